@@ -1,0 +1,18 @@
+"""UserError and "did you mean"."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+    """Something the user can fix, said in one line. The command line prints it without a traceback and exits 2."""
+
+
+def did_you_mean(given: str, allowed: Iterable[str], *, show: int = 12) -> str:
+    """The end of an error message: the nearest allowed names, or a short list of them when none is near."""
+    allowed = sorted(map(str, allowed))
+    near = difflib.get_close_matches(given, allowed, n=3, cutoff=0.6)
+    if near:
+        return f"Did you mean {' or '.join(near)}?"
+    more = f" and {len(allowed) - show} more" if len(allowed) > show else ""
+    return f"Allowed: {', '.join(allowed[:show])}{more}." if allowed else ""
