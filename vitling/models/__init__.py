@@ -11,7 +11,9 @@ from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.layers import to_2tuple
 from timm.models import build_model_with_cfg, generate_default_cfgs
 
-FAMILIES = ()
+from vitling.models import dhvt
+
+FAMILIES = (dhvt,)
 
 
 def filter_checkpoint(state: dict, model) -> dict:
