@@ -175,9 +175,7 @@ def adapt_state(
     _leave_classifier(state, model, report)
     if "pos_embed" in own and "pos_embed" in state:
         _fit(state, "pos_embed", _resize_pos_embed(state["pos_embed"], own["pos_embed"], model, grid), report)
-    for key in _first_layer_keys(model):
-        if key in state and state[key].shape != own[key].shape:
-            _fit(state, key, _adapt_channels(state[key], own[key].shape, model), report)
+    _adapt_first_layer(state, own, model, report)
     _fill_tied(state, own)
     for key, value in own.items():
         if key not in state:
@@ -261,7 +259,7 @@ def _own_names(state: dict[str, Tensor], model: nn.Module, report: LoadReport) -
     own = model.state_dict()
     translations: list[Callable] = [dict] + ([model.from_authors] if hasattr(model, "from_authors") else [])
     best, best_owner, most = state, "", -1
-    for owner in ("", *_OWNERS):
+    for owner in (*_OWNERS, ""):
         part = {key.removeprefix(owner): value for key, value in state.items() if key.startswith(owner)}
         for translate in translations if part else ():
             if translate is not dict and part.keys() <= own.keys():
@@ -306,12 +304,6 @@ def _classifiers(model: nn.Module) -> tuple[str, ...]:
     heads = {id(module) for module in model.get_classifier().modules()} if hasattr(model, "get_classifier") else ()
     found = [name for name, module in model.named_modules() if id(module) in heads]
     return ((named,) if isinstance(named, str) else tuple(named)) + tuple(found)
-
-
-def _first_layer_keys(model: nn.Module) -> list[str]:
-    named = _cfg(model).get("first_conv") or ()
-    layers = (named,) if isinstance(named, str) else tuple(named)
-    return [key for key in model.state_dict() if key.rpartition(".")[0] in layers]
 
 
 def _cfg(model: nn.Module) -> dict:
@@ -360,25 +352,35 @@ def _split_rows(rows: int, prefix: int, grid: tuple[int, int] | None) -> tuple[i
     raise UserError(f"{given} a position embedding of {rows} rows; pass grid=(rows, columns) of the checkpoint.")
 
 
-def _adapt_channels(there: Tensor, shape: torch.Size, model: nn.Module) -> Tensor:
-    """A first layer for another number of input channels, so that grey images give about the same response."""
-    axes = [axis for axis, (old, new) in enumerate(zip(there.shape, shape, strict=False)) if old != new]
-    if there.ndim != len(shape) or len(axes) != 1:
-        return there
-    axis = axes[0]
-    in_chans = shape[1] if len(shape) == 4 else model.in_chans
-    pixels = shape[axis] // in_chans  # a linear layer over patches has channels outermost
-    if there.shape[axis] % pixels:
-        return there
-    channels = there.movedim(axis, -1).unflatten(-1, (-1, pixels)).flatten(0, -3)  # (O, in_chans, pixels)
-    if there.numel() == there.shape[axis]:  # scale or shift per channel
-        channels = channels.reshape(1, -1, pixels).mean(1, keepdim=True).expand(-1, in_chans, -1)
-    elif channels.shape[1] == 3:
-        channels = adapt_input_conv(in_chans, channels[..., None])[..., 0]
+def _adapt_first_layer(state: dict[str, Tensor], own: dict[str, Tensor], model: nn.Module, report: LoadReport) -> None:
+    """Weights for another number of input channels, such that grey images give about the same response."""
+    first = _cfg(model).get("first_conv") or ()
+    first = first if isinstance(first, str) else next(iter(first), "")
+    weight = f"{first}.weight"
+    if weight not in own or weight not in state or state[weight].ndim != own[weight].ndim:
+        return
+    old, new = state[weight].shape[1], own[weight].shape[1]
+    in_chans = new if own[weight].ndim == 4 else model.in_chans  # else a linear layer over patches, channels outermost
+    if old == new or (old * in_chans) % new:
+        return
+    old, new = old * in_chans // new, in_chans
+    module = first.split(".")[0] + "."
+    for key, there in state.items():
+        if key in own and key.startswith(module) and there.ndim == own[key].ndim:
+            axes = [axis for axis in range(there.ndim) if there.shape[axis] != own[key].shape[axis]]
+            if len(axes) == 1 and there.shape[axes[0]] * new == own[key].shape[axes[0]] * old:
+                _fit(state, key, _adapt_channels(there, axes[0], old, new), report)
+
+
+def _adapt_channels(there: Tensor, axis: int, old: int, new: int) -> Tensor:
+    x = there.movedim(axis, 0).unflatten(0, (old, -1))  # (in_chans, pixels, ...)
+    if there.numel() == there.shape[axis]:  # a scale or shift of each input
+        x = x.mean(0, keepdim=True).expand(new, *x.shape[1:])
+    elif old == 3:
+        x = adapt_input_conv(new, x.flatten(1).T[..., None, None])[..., 0, 0].T.unflatten(1, x.shape[1:])
     else:
-        channels = channels.sum(1, keepdim=True).expand(-1, in_chans, -1) / in_chans
-    rest = [size for i, size in enumerate(shape) if i != axis]
-    return channels.reshape(*rest, shape[axis]).movedim(-1, axis).contiguous()
+        x = x.sum(0, keepdim=True).expand(new, *x.shape[1:]) / new
+    return x.flatten(0, 1).movedim(0, axis).contiguous()
 
 
 def _grid(model: nn.Module) -> tuple[int, int] | None:

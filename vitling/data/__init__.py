@@ -1,0 +1,23 @@
+"""Data: any labelled images in, uint8 tensors of one size out."""
+
+from vitling.data.decode import channel_statistics, decode, fit_image, load_image
+from vitling.data.images import ArrayImages, BadImage, FileImages, HubImages, Images
+from vitling.data.sources import Dataset, open_dataset
+from vitling.data.splits import carve_validation, k_folds, take_fraction
+
+__all__ = [
+    "ArrayImages",
+    "BadImage",
+    "Dataset",
+    "FileImages",
+    "HubImages",
+    "Images",
+    "carve_validation",
+    "channel_statistics",
+    "decode",
+    "fit_image",
+    "k_folds",
+    "load_image",
+    "open_dataset",
+    "take_fraction",
+]

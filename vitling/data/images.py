@@ -1,0 +1,278 @@
+"""Labelled images of one split, read one at a time: from an array, from files, or from a Hugging Face table."""
+
+import copy
+import hashlib
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import contextmanager
+from io import BytesIO
+from typing import Any, NamedTuple
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from vitling.errors import UserError
+
+_REMEDY = "Repair or remove it, or pass on_bad_image=skip to leave such images out."
+
+
+class BadImage(UserError):
+    """One image that cannot be used, by name."""
+
+    def __init__(self, name: str, reason: str):
+        super().__init__(f"cannot read image {name}: {reason}. {_REMEDY}")
+
+
+class Layout(NamedTuple):
+    """What the head of an image says about its pixels, without decoding them."""
+
+    channels: int
+    sixteen_bit: bool
+
+
+class Images(ABC):
+    """The labelled images of one split. `read(i)` gives H x W x C pixels, uint8 or uint16, upright."""
+
+    # Encoded images with transparency give a fourth channel only to those who ask for it. Arrays have what they have.
+    alpha = False
+
+    def __init__(self, labels: Sequence[int] | np.ndarray, names: Sequence[str]):
+        self.labels = np.asarray(labels, dtype=np.int64).reshape(-1)
+        self.names = list(names)
+        self.rows = np.arange(len(self.labels))  # where each image lies in the source; a subset keeps some of them
+        assert len(self.names) == len(self.labels), f"{len(self.names)} names, {len(self.labels)} labels"
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def subset(self, indices: Sequence[int] | np.ndarray) -> "Images":
+        """A view of some of the images, in the given order. Pixels are neither read nor copied."""
+        indices = np.asarray(indices, dtype=np.int64)
+        view = copy.copy(self)
+        view.labels, view.rows = self.labels[indices], self.rows[indices]
+        view.names = [self.names[i] for i in indices]
+        return view
+
+    @abstractmethod
+    def read(self, i: int, at_least: int | None = None) -> np.ndarray:
+        """Image i. With `at_least`, big JPEGs may come smaller (a half, quarter, eighth), each side still that long."""
+
+    @abstractmethod
+    def layout(self, i: int) -> Layout:
+        """Channels and depth of image i as `read` would give them."""
+
+    @abstractmethod
+    def content(self) -> bytes:
+        """What tells these pixels from others, as far as it is cheap to know."""
+
+    def digest(self) -> bytes:
+        """A hash of names, labels and content: the same on every machine, and blind to file times."""
+        text = "\0".join(self.names).encode("utf-8", "surrogateescape")
+        return hashlib.sha256(text + self.labels.tobytes() + self.content()).digest()
+
+
+class ArrayImages(Images):
+    """Images of one size in one array, N x H x W x C."""
+
+    def __init__(self, array: np.ndarray, labels: Sequence[int] | np.ndarray, name: str = "images"):
+        super().__init__(labels, [f"{name}[{i}]" for i in range(len(array))])
+        self.array = array if array.ndim == 4 else array[..., None]
+
+    def read(self, i: int, at_least: int | None = None) -> np.ndarray:
+        return self.array[self.rows[i]]
+
+    def layout(self, i: int) -> Layout:
+        return Layout(self.array.shape[-1], self.array.dtype == np.uint16)
+
+    def content(self) -> bytes:
+        digest = hashlib.sha256(str((self.array.dtype, self.array.shape[1:])).encode())
+        for row in self.rows:
+            digest.update(np.ascontiguousarray(self.array[row]))
+        return digest.digest()
+
+
+class FileImages(Images):
+    """One file per image: everything Pillow reads, and `.npy` arrays of H x W or H x W x C."""
+
+    def __init__(
+        self,
+        root: str | os.PathLike,
+        names: Sequence[str],
+        labels: Sequence[int] | np.ndarray,
+        sizes: Sequence[int] | np.ndarray,
+    ):
+        super().__init__(labels, names)
+        self.root = os.fspath(root)
+        self.sizes = np.asarray(sizes, dtype=np.int64)  # bytes; -1 where there is no such file
+
+    def path(self, i: int) -> str:
+        return os.path.join(self.root, self.names[i])
+
+    def read(self, i: int, at_least: int | None = None) -> np.ndarray:
+        return read_image(self.path(i), alpha=self.alpha, at_least=at_least)
+
+    def layout(self, i: int) -> Layout:
+        return read_layout(self.path(i), alpha=self.alpha)
+
+    def content(self) -> bytes:
+        return self.sizes[self.rows].tobytes()
+
+
+class HubImages(Images):
+    """The encoded images in one column of a table of Hugging Face's `datasets`."""
+
+    def __init__(self, table: Any, column: str, labels: Sequence[int] | np.ndarray, name: str):
+        from datasets import Image as ImageColumn
+
+        super().__init__(labels, [f"{name}[{i}]" for i in range(len(table))])
+        # Left encoded, so that rotation, palettes and depth are treated as they are for files.
+        self.table = table.select_columns([column]).cast_column(column, ImageColumn(decode=False))
+        self.column = column
+
+    def _source(self, i: int) -> str | BytesIO:
+        cell = self.table[int(self.rows[i])][self.column]
+        if cell is None:
+            raise BadImage(self.names[i], "the cell is empty")
+        return cell["path"] if cell["bytes"] is None else BytesIO(cell["bytes"])
+
+    def read(self, i: int, at_least: int | None = None) -> np.ndarray:
+        return read_image(self._source(i), name=self.names[i], alpha=self.alpha, at_least=at_least)
+
+    def layout(self, i: int) -> Layout:
+        return read_layout(self._source(i), name=self.names[i], alpha=self.alpha)
+
+    def content(self) -> bytes:
+        # Hashing every image would read the whole table; labels and row count are hashed already.
+        digest = hashlib.sha256()
+        for i in evenly(len(self), 64):
+            digest.update(hashlib.sha256(self.read(i)).digest())
+        return digest.digest()
+
+
+def evenly(total: int, count: int) -> np.ndarray:
+    """Up to `count` indices spread evenly over `total`: the first and the last among them, no randomness."""
+    return np.linspace(0, total - 1, min(total, count)).astype(np.int64) if total else np.arange(0)
+
+
+def read_image(
+    source: str | BytesIO, *, name: str | None = None, alpha: bool = False, at_least: int | None = None
+) -> np.ndarray:
+    """Decode one image to H x W x C.
+
+    Turned upright by its EXIF tag; palettes expanded; transparency laid over white, or kept as a fourth channel with
+    `alpha`. A TIFF whose pages are grey and of one size gives one channel per page.
+    """
+    with _naming(source, name):
+        if _is_npy(source):
+            return _check_pixels(np.load(source, allow_pickle=False))
+        with Image.open(source) as image:
+            _refuse_bomb(image)
+            if at_least and image.format in ("JPEG", "MPO"):
+                image.draft(None, (at_least, at_least))
+            if _is_stack(image):
+                return np.concatenate([_pixels(page, alpha=False) for page in _pages(image)], axis=-1)
+            return _pixels(ImageOps.exif_transpose(image), alpha)
+
+
+def read_layout(source: str | BytesIO, *, name: str | None = None, alpha: bool = False) -> Layout:
+    """Channels and depth of one image, from its head alone."""
+    with _naming(source, name):
+        if _is_npy(source):
+            array = _check_pixels(np.load(source, allow_pickle=False, mmap_mode="r"))
+            return Layout(array.shape[-1], array.dtype == np.uint16)
+        with Image.open(source) as image:
+            _refuse_bomb(image)
+            sixteen_bit = image.mode.startswith("I")
+            if _is_stack(image):
+                return Layout(image.n_frames, sixteen_bit)
+            if sixteen_bit:
+                return Layout(1, True)
+            return Layout(4 if alpha else 1 if _is_grey(image) else 3, False)
+
+
+@contextmanager
+def _naming(source: str | BytesIO, name: str | None):
+    """Turn whatever goes wrong while reading into a BadImage with the image's name and the reason.
+
+    Everything, because a broken file makes Pillow's plug-ins raise whatever their parsers happen to stumble over.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, FileNotFoundError):
+            reason = "no such file"
+        elif isinstance(source, str) and os.path.isfile(source) and os.path.getsize(source) == 0:
+            reason = "the file is empty (0 bytes)"
+        elif isinstance(error, UnidentifiedImageError):
+            reason = "Pillow does not recognise it as an image"
+        else:
+            reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise BadImage(name or str(source), reason) from error
+
+
+def _is_npy(source: str | BytesIO) -> bool:
+    return isinstance(source, str) and source.lower().endswith(".npy")
+
+
+def _check_pixels(array: np.ndarray) -> np.ndarray:
+    if array.dtype not in (np.uint8, np.uint16):
+        raise ValueError(f"its numbers are {array.dtype}; uint8 or uint16 are allowed")
+    if array.ndim not in (2, 3) or array.size == 0:
+        raise ValueError(f"its shape is {array.shape}; height x width or height x width x channels is allowed")
+    return array if array.ndim == 3 else array[..., None]
+
+
+def _refuse_bomb(image: Image.Image) -> None:
+    limit = Image.MAX_IMAGE_PIXELS
+    if limit and image.width * image.height > limit:
+        raise ValueError(
+            f"{image.width} x {image.height} pixels are more than the {limit:,} Pillow holds safe; "
+            "make it smaller, or raise PIL.Image.MAX_IMAGE_PIXELS if you trust it"
+        )
+
+
+def _is_stack(image: Image.Image) -> bool:
+    """A TIFF with one grey page per channel, as microscopes write them (and no pyramid of ever smaller pages)."""
+    if image.format != "TIFF" or getattr(image, "n_frames", 1) == 1:
+        return False
+    kinds = {(page.size, page.mode) for page in _pages(image)}
+    image.seek(0)
+    return len(kinds) == 1 and _is_single(image)
+
+
+def _pages(image: Image.Image):
+    for page in range(image.n_frames):
+        image.seek(page)
+        yield image
+
+
+def _is_single(image: Image.Image) -> bool:
+    return image.mode in ("1", "L", "I", "F") or image.mode.startswith("I;16")
+
+
+def _is_grey(image: Image.Image) -> bool:
+    if image.mode == "P":
+        palette = np.array(image.getpalette("RGB") or [0, 0, 0]).reshape(-1, 3)
+        return bool((palette == palette[:, :1]).all())
+    return _is_single(image) or image.mode in ("LA", "La")
+
+
+def _pixels(image: Image.Image, alpha: bool) -> np.ndarray:
+    """The decoded pixels of a Pillow image of any mode, as H x W x 1, 3 or (with alpha) 4."""
+    if image.mode == "F":
+        raise ValueError("its pixels are floating-point numbers; save it with 8 or 16 bits")
+    if image.mode.startswith("I"):
+        values = np.asarray(image)
+        if values.min() < 0 or values.max() > 65535:
+            raise ValueError(f"its pixels run from {values.min()} to {values.max()}; 16 bits hold 0 to 65535")
+        return values.astype(np.uint16)[..., None]
+    if alpha:
+        return np.array(image.convert("RGBA"))
+    mode = "L" if _is_grey(image) else "RGB"
+    if image.mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
+        image = image.convert("RGBA")
+        paper = Image.new("RGBA", image.size, "white")
+        image = Image.alpha_composite(paper, image)
+    pixels = np.array(image.convert(mode))
+    return pixels if pixels.ndim == 3 else pixels[..., None]

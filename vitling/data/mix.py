@@ -1,0 +1,88 @@
+"""Mixup and CutMix: each image is mixed with its partner, the image at the mirrored place in the batch.
+
+Papers: Zhang et al. 2018, "mixup: Beyond Empirical Risk Minimization"; Yun et al. 2019, "CutMix: Regularization Strategy to
+Train Strong Classifiers with Localizable Features". Boxes, partners and targets are timm's. Deviates: any batch size, odd
+ones and one image included, and the given batch is left as it was.
+"""
+
+import torch
+from torch import Tensor
+
+from vitling.errors import UserError, did_you_mean
+
+MODES = ("batch", "pair", "elem")
+
+
+class Mix:
+    """Mixes a batch of images and turns its labels into soft targets.
+
+    One draw serves the whole `batch`, each `pair` of partners, or each `elem`ent. A draw mixes with probability `prob`; where
+    both alphas are positive it is CutMix with probability `switch_prob`. Draws come from torch's global generator.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_classes: int,
+        mixup_alpha: float = 0.8,
+        cutmix_alpha: float = 1.0,
+        prob: float = 1.0,
+        switch_prob: float = 0.5,
+        mode: str = "batch",
+        label_smoothing: float = 0.1,
+    ):
+        if mode not in MODES:
+            raise UserError(f"unknown mix mode {mode!r}. {did_you_mean(mode, MODES)}")
+        if mixup_alpha < 0 or cutmix_alpha < 0:
+            raise UserError(f"{mixup_alpha=} and {cutmix_alpha=} must not be negative; 0 turns one off.")
+        self.num_classes = num_classes
+        self.mixup_alpha = mixup_alpha
+        self.cutmix_alpha = cutmix_alpha
+        self.prob = prob
+        self.switch_prob = switch_prob if mixup_alpha and cutmix_alpha else float(cutmix_alpha > 0)
+        self.mode = mode
+        self.label_smoothing = label_smoothing
+
+    def __call__(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Mixed images and their targets (B, num_classes)."""
+        share, boxes = self.draw(len(images), *images.shape[-2:])
+        return self.mix_images(images, share, boxes), self.mix_labels(labels, share)
+
+    def draw(self, n: int, height: int, width: int) -> tuple[Tensor, Tensor]:
+        """The share of itself that each image keeps, (n,), and its CutMix box (top, left, bottom, right), (n, 4).
+
+        An empty box means mixup. With a box the share is the area outside it, so both agree after clipping at the border.
+        """
+        place = torch.arange(n)
+        draw_of = {"batch": torch.zeros_like(place), "pair": torch.minimum(place, n - 1 - place), "elem": place}[self.mode]
+        share = torch.where(torch.rand(n) < self.prob, _beta(self.mixup_alpha, n), torch.ones(n))
+        cut_share = torch.where(share < 1, _beta(self.cutmix_alpha, n), torch.ones(n))
+        size = torch.tensor([height, width])
+        cut = ((1 - cut_share[:, None]).sqrt() * size).long()  # (n, 2)
+        centre = (torch.rand(n, 2) * size).long()
+        boxes = torch.cat([centre - cut // 2, centre + (cut + 1) // 2], dim=1).clamp(min=0).minimum(size.repeat(2))
+        boxes[torch.rand(n) >= self.switch_prob] = 0
+
+        area = (boxes[:, 2:] - boxes[:, :2]).prod(dim=1)
+        return torch.where(area > 0, 1 - area / (height * width), share)[draw_of], boxes[draw_of]
+
+    def mix_images(self, images: Tensor, share: Tensor, boxes: Tensor) -> Tensor:
+        height, width = images.shape[-2:]
+        top, left, bottom, right = boxes[..., None, None].unbind(dim=1)  # each (B, 1, 1)
+        row, column = torch.arange(height)[:, None], torch.arange(width)
+        in_box = (row >= top) & (row < bottom) & (column >= left) & (column < right)
+        is_mixup = (bottom == top) | (right == left)
+        kept = torch.where(is_mixup, share.view(-1, 1, 1), (~in_box).float())[:, None].to(images)  # (B, 1, H, W)
+        return images * kept + images.flip(0) * (1 - kept)
+
+    def mix_labels(self, labels: Tensor, share: Tensor) -> Tensor:
+        off = self.label_smoothing / self.num_classes
+        targets = torch.full((len(labels), self.num_classes), off, device=labels.device)
+        targets.scatter_(1, labels.long()[:, None], 1 - self.label_smoothing + off)
+        share = share.to(targets)[:, None]
+        return targets * share + targets.flip(0) * (1 - share)
+
+
+def _beta(alpha: float, n: int) -> Tensor:
+    """n draws from Beta(alpha, alpha); ones, which mix nothing, for alpha 0."""
+    return torch.distributions.Beta(alpha, alpha).sample((n,)) if alpha > 0 else torch.ones(n)

@@ -1,0 +1,542 @@
+"""Agent CNNs: convolutional twins of a ViT, block for block, that teach it while both are trained.
+
+Paper: Zhang et al. 2022, "Bootstrapping ViTs: Towards Liberating Vision Transformers from Pre-training".
+Equal to the authors' release in tests/golden/test_bootstrapping_models.py. Deviates: the generalized convolution is a
+real convolution, its window may have an even side, and `create_agent` builds an agent for any ViT with the usual blocks.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from timm.layers import DropPath, calculate_drop_path_rates, create_classifier, get_device_dtype, to_2tuple
+from timm.models import checkpoint, feature_take_indices
+from torch import Tensor, nn
+
+from vitling.errors import UserError, did_you_mean
+
+
+class TapWindow:
+    """Where the H taps of a generalized convolution lie: head h looks from pixel p at p + offset_h (sec. 3.2).
+
+    The window has side s = ceil(sqrt(H)); its taps are counted row by row from the top left and the first H are kept.
+    It starts (s - 1) // 2 rows above and columns left of the pixel. For odd s that centres it, as in the release; for even s
+    (H = 2..4, 10..16), where the release fails, the odd row and column lie below and to the right, as with torch's
+    padding="same". The pixel itself is always among the taps. Rows without any tap are left out: H = 6 is a 2 x 3 window.
+    """
+
+    def __init__(self, num_heads: int):
+        self.num_heads = num_heads
+        self.side = math.ceil(math.sqrt(num_heads))
+        self.rows = math.ceil(num_heads / self.side)
+        self.before = (self.side - 1) // 2
+        self.padding = tuple(max(self.before, size - 1 - self.before) for size in (self.rows, self.side))
+
+    @property
+    def offsets(self) -> list[tuple[int, int]]:
+        """(row, column) of each tap relative to the pixel."""
+        return [(h // self.side - self.before, h % self.side - self.before) for h in range(self.num_heads)]
+
+    def kernel(self, taps: Tensor) -> Tensor:
+        """(..., H) -> (..., rows, side); places without a tap are zero."""
+        return F.pad(taps, (0, self.rows * self.side - self.num_heads)).unflatten(-1, (self.rows, self.side))
+
+    def conv(self, x: Tensor, taps: Tensor, bias: Tensor | None = None, groups: int = 1) -> Tensor:
+        """Convolve (B, D, h, w) with taps (D_out, D_in, H), zero outside the image."""
+        y = F.conv2d(x, self.kernel(taps), bias, padding=self.padding, groups=groups)
+        # Torch pads both sides alike, which is too much on one of them when the window is not centred.
+        top, left = (pad - self.before for pad in self.padding)
+        return y[:, :, top : top + x.shape[2], left : left + x.shape[3]]
+
+
+class GeneralizedConv(nn.Module):
+    """CONV of the paper: multi-head attention with the attention map of head h replaced by a fixed shift (eq. 3)."""
+
+    def __init__(self, dim: int, num_heads: int):
+        super().__init__()
+        self.window = TapWindow(num_heads)
+        self.weight = nn.Parameter(torch.empty(dim, dim, num_heads))
+        self.bias = nn.Parameter(torch.zeros(dim))
+        nn.init.xavier_uniform_(self.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.window.conv(x, self.weight, self.bias)
+
+
+class ConvMlp(nn.Module):
+    """The MLP of a ViT block as 1x1 convolutions."""
+
+    def __init__(self, dim: int, hidden_dim: int, drop: float):
+        super().__init__()
+        self.conv1 = nn.Conv2d(dim, hidden_dim, 1)
+        self.drop = nn.Dropout(drop)
+        self.conv2 = nn.Conv2d(hidden_dim, dim, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv2(self.drop(F.gelu(self.conv1(x))))
+
+
+class SharedConv(nn.Module):
+    """CONV with the tensors of an attention layer: tap h is W_O[:, head h] W_V[head h, :], its bias that of W_O.
+
+    Computed as project, shift each head, project, as attention does: 2 D^2 products per pixel, where a convolution with
+    the taps needs H D^2, and no kernel to rebuild in each forward. The bias of W_V is not used, as in the release.
+    """
+
+    def __init__(self, attn: nn.Module):
+        super().__init__()
+        self.lender = (attn,)  # in a tuple, so that the ViT's tensors are not registered a second time
+        self.window = TapWindow(attn.num_heads)
+        head_dim = attn.proj.in_features // attn.num_heads
+        shifts = torch.eye(attn.num_heads).repeat_interleave(head_dim, dim=0)[:, None]  # (H K, 1, H)
+        self.register_buffer("shifts", shifts, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        (attn,) = self.lender
+        values = F.conv2d(x, as_1x1(value_rows(attn)))
+        values = self.window.conv(values, self.shifts, groups=values.shape[1])
+        return F.conv2d(values, as_1x1(attn.proj.weight), attn.proj.bias)
+
+
+class SharedMlp(nn.Module):
+    """The MLP of a ViT block with that block's own tensors, applied as 1x1 convolutions."""
+
+    def __init__(self, mlp: nn.Module, drop: float):
+        super().__init__()
+        self.lender = (mlp,)
+        self.drop = nn.Dropout(drop)
+
+    def forward(self, x: Tensor) -> Tensor:
+        fc1, fc2 = mlp_layers(self.lender[0])
+        x = self.drop(F.gelu(F.conv2d(x, as_1x1(fc1.weight), fc1.bias)))
+        return F.conv2d(x, as_1x1(fc2.weight), fc2.bias)
+
+
+def as_1x1(weight: Tensor) -> Tensor:
+    return weight.flatten(1)[:, :, None, None]
+
+
+def value_rows(attn: nn.Module) -> Tensor:
+    """W_V, the last third of the rows of the joint query-key-value projection."""
+    return attn.qkv.weight[-attn.proj.in_features :]
+
+
+def mlp_layers(mlp: nn.Module) -> tuple[nn.Module, nn.Module]:
+    """The expanding and the projecting layer; DHVT's DAFF has 1x1 convolutions in their place."""
+    return (mlp.fc1, mlp.fc2) if hasattr(mlp, "fc1") else (mlp.conv1, mlp.conv3)
+
+
+def plain_block(prefix: str, taps: Tensor, bias: Tensor | None, w1, b1, w2, b2) -> dict[str, Tensor]:
+    """What a block without sharing would hold for the tensors that a sharing one borrows; an absent bias is zero."""
+    b0, b1, b2 = (w.new_zeros(w.shape[0]) if b is None else b for w, b in ((taps, bias), (w1, b1), (w2, b2)))
+    return {
+        f"{prefix}cnn_block.weight": taps,
+        f"{prefix}cnn_block.bias": b0,
+        f"{prefix}mlp_block.conv1.weight": as_1x1(w1),
+        f"{prefix}mlp_block.conv1.bias": b1,
+        f"{prefix}mlp_block.conv2.weight": as_1x1(w2),
+        f"{prefix}mlp_block.conv2.bias": b2,
+    }
+
+
+def shared_taps(w_v: Tensor, w_o: Tensor, num_heads: int) -> Tensor:
+    """Tap weights (D, D, H) of the convolution that W_V (H K, D) and W_O (D, H K) make together, head h being tap h."""
+    w_v = w_v.unflatten(0, (num_heads, -1))  # (H, K, D)
+    w_o = w_o.unflatten(1, (num_heads, -1)).transpose(0, 1)  # (H, D, K)
+    return torch.bmm(w_o, w_v).permute(1, 2, 0)
+
+
+class Block(nn.Module):
+    """CONV and MLP, each with a residual; BatchNorm before each (`pre_norm`) or on its output."""
+
+    def __init__(
+        self, dim: int, cnn_block: nn.Module, mlp_block: nn.Module, *, pre_norm: bool, drop: float, path: float
+    ):
+        super().__init__()
+        self.cnn_block = cnn_block
+        self.mlp_block = mlp_block
+        self.norm1 = nn.BatchNorm2d(dim)
+        self.norm2 = nn.BatchNorm2d(dim)
+        self.pre_norm = pre_norm
+        self.drop = nn.Dropout(drop)
+        self.drop_path = DropPath(path) if path > 0 else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.pre_norm:
+            x = x + self.drop_path(self.drop(self.cnn_block(self.norm1(x))))
+            return x + self.drop_path(self.drop(self.mlp_block(self.norm2(x))))
+        x = x + self.drop_path(self.drop(self.norm1(self.cnn_block(x))))
+        return x + self.drop_path(self.drop(self.norm2(self.mlp_block(x))))
+
+
+class ResStem(nn.Module):
+    """ResNet-like input projection: 7x7 conv, BatchNorm, GELU, max-pool, 3x3 conv, each of the three with stride 2.
+
+    For small images a smaller total stride is reached as ResNets are adapted to CIFAR: first the pooling goes (4), then the
+    stride and the large kernel of the first convolution (2), then the stride of the last one (1).
+    """
+
+    STRIDES = (1, 2, 4, 8)
+
+    def __init__(self, in_chans: int, mid_chans: int, dim: int, stride: int):
+        super().__init__()
+        kernel, stride1 = (7, 2) if stride >= 4 else (3, 1)
+        self.conv1 = nn.Conv2d(in_chans, mid_chans, kernel, stride1, kernel // 2, bias=False)
+        self.norm = nn.BatchNorm2d(mid_chans)
+        self.pool = nn.MaxPool2d(3, 2, 1) if stride == 8 else nn.Identity()
+        self.conv2 = nn.Conv2d(mid_chans, dim, 3, min(stride, 2), 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv2(self.pool(F.gelu(self.norm(self.conv1(x)))))
+
+
+class Agent(nn.Module):
+    """Input projection, blocks with optional 2x2 pooling after some, BatchNorm, GELU, average pool, classifier.
+
+    `stem="base"` cuts patches as a ViT does (`patch_size`); `stem="res"` is ResNet-like and starts on a grid twice as fine
+    (stride `patch_size / 2`), to be pooled after the blocks in `down_sample`. With `shared_with=vit` the blocks borrow the
+    ViT's value and output projections and its MLPs; parameters and state dict then hold the private tensors only.
+    """
+
+    def __init__(
+        self,
+        img_size: int | tuple[int, int] = 224,
+        patch_size: int = 16,
+        in_chans: int = 3,
+        num_classes: int = 1000,
+        global_pool: str = "avg",
+        embed_dim: int = 288,
+        depth: int = 6,
+        num_heads: int = 9,
+        mlp_ratio: float = 4.0,
+        *,
+        stem: str = "base",
+        mid_chans: int = 64,
+        down_sample: Sequence[int] = (),
+        pre_norm: bool = True,
+        drop_rate: float = 0.0,
+        mlp_drop_rate: float = 0.1,
+        proj_drop_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
+        init: str = "sane",
+        shared_with: nn.Module | None = None,
+    ):
+        super().__init__()
+        if stem not in ("base", "res"):
+            raise UserError(f"unknown stem={stem!r}. {did_you_mean(stem, ('base', 'res'))}")
+        if init not in ("sane", "official"):
+            raise UserError(f"unknown init={init!r}. {did_you_mean(init, ('sane', 'official'))}")
+        if stem == "res" and patch_size not in (2 * stride for stride in ResStem.STRIDES):
+            raise UserError(f"stem='res' needs patch_size 2, 4, 8 or 16, not {patch_size}; use stem='base'.")
+        if any(not 0 <= i < depth for i in down_sample):
+            raise UserError(f"down_sample={tuple(down_sample)} names blocks beyond 0..{depth - 1}.")
+        if shared_with is not None:
+            lender = read_structure(shared_with, share=True)
+            given = dict(depth=depth, embed_dim=embed_dim, num_heads=num_heads)
+            if lender | given != lender:
+                raise UserError(
+                    f"an agent with {given} cannot share with this ViT, which has {lender}; "
+                    "create_agent(vit, share=True) takes the numbers from the ViT."
+                )
+
+        self.num_classes = num_classes
+        self.in_chans = in_chans
+        self.num_features = self.head_hidden_size = self.embed_dim = embed_dim
+        self.num_heads = num_heads
+        self.patch_size = patch_size
+        self.down_sample = tuple(down_sample)
+        self.stem_stride = patch_size if stem == "base" else patch_size // 2
+        self.grad_checkpointing = False
+
+        if stem == "base":
+            self.input_proj = nn.Conv2d(in_chans, embed_dim, patch_size, patch_size)
+        else:
+            self.input_proj = ResStem(in_chans, mid_chans, embed_dim, self.stem_stride)
+        self.layers = nn.ModuleList()
+        for i, path in enumerate(calculate_drop_path_rates(drop_path_rate, depth)):
+            if shared_with is None:
+                cnn_block = GeneralizedConv(embed_dim, num_heads)
+                mlp_block = ConvMlp(embed_dim, int(embed_dim * mlp_ratio), mlp_drop_rate)
+            else:
+                cnn_block = SharedConv(shared_with.blocks[i].attn)
+                mlp_block = SharedMlp(shared_with.blocks[i].mlp, mlp_drop_rate)
+            self.layers.append(
+                Block(embed_dim, cnn_block, mlp_block, pre_norm=pre_norm, drop=proj_drop_rate, path=path)
+            )
+        self.bn = nn.BatchNorm2d(embed_dim)
+        self.head_drop = nn.Dropout(drop_rate)
+        self.global_pool, self.linear = create_classifier(embed_dim, num_classes, pool_type=global_pool)
+
+        self.feature_info = []
+        reduction = self.stem_stride
+        for i in range(depth):
+            self.feature_info.append(dict(module=f"layers.{i}", num_chs=embed_dim, reduction=reduction))
+            reduction *= 2 if i in self.down_sample else 1
+        self.set_input_size(img_size)
+        self.init_weights(init)
+
+    @property
+    def shared(self) -> bool:
+        """Whether the blocks borrow their weights from a ViT."""
+        return isinstance(self.layers[0].cnn_block, SharedConv)
+
+    @torch.no_grad()
+    def init_weights(self, init: str = "sane") -> None:
+        official = init == "official"
+        for name, module in self.named_modules():
+            if not isinstance(module, nn.Conv2d):
+                continue
+            if name == "input_proj":
+                nn.init.normal_(module.weight, std=1.0) if official else nn.init.trunc_normal_(module.weight, std=0.02)
+                nn.init.zeros_(module.bias)
+            else:
+                nn.init.xavier_uniform_(module.weight)
+                if module.bias is not None:
+                    # The release passes 1e-6 as the mean and so leaves the standard deviation at one.
+                    nn.init.normal_(module.bias, 1e-6, 1.0) if official else nn.init.normal_(module.bias, std=1e-6)
+
+    def set_input_size(self, img_size: int | tuple[int, int]) -> None:
+        """Note the size of the images and check that they survive all down-sampling; no weight depends on it."""
+        self.img_size = to_2tuple(img_size)
+        grid = [
+            size // self.stem_stride if isinstance(self.input_proj, nn.Conv2d) else math.ceil(size / self.stem_stride)
+            for size in self.img_size
+        ]
+        if min(grid) < 2 ** len(self.down_sample):
+            raise UserError(
+                f"img_size={self.img_size} is too small for a stem of stride {self.stem_stride} and "
+                f"{len(self.down_sample)} down-samplings; use larger images, a smaller patch_size or down_sample=()."
+            )
+        self.grid_size = tuple(grid)
+
+    @torch.jit.ignore
+    def no_weight_decay(self) -> set[str]:
+        return set()
+
+    @torch.jit.ignore
+    def group_matcher(self, coarse: bool = False) -> dict:
+        return dict(
+            stem=r"^input_proj", blocks=r"^layers\.(\d+)" if coarse else [(r"^layers\.(\d+)", None), (r"^bn", (99999,))]
+        )
+
+    @torch.jit.ignore
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        self.grad_checkpointing = enable
+
+    @torch.jit.ignore
+    def get_classifier(self) -> nn.Module:
+        return self.linear
+
+    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
+        self.num_classes = num_classes
+        pool_type = self.global_pool.pool_type if global_pool is None else global_pool
+        self.global_pool, self.linear = create_classifier(
+            self.num_features, num_classes, pool_type=pool_type, **get_device_dtype(self)
+        )
+
+    def forward_intermediates(
+        self,
+        x: Tensor,
+        indices: int | list[int] | None = None,
+        norm: bool = False,
+        stop_early: bool = False,
+        output_fmt: str = "NCHW",
+        intermediates_only: bool = False,
+    ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
+        """Final features and block outputs, before any down-sampling: what the feature loss compares with the ViT's.
+
+        `final, outputs = agent.forward_intermediates(x); logits = agent.forward_head(final)` needs one pass for both.
+        `norm` applies the final BatchNorm and GELU to the last block's output, the only one they fit.
+        """
+        if output_fmt not in ("NCHW", "NLC"):
+            raise UserError(f"unknown output_fmt={output_fmt!r}. Allowed: NCHW, NLC.")
+        take, last = feature_take_indices(len(self.layers), indices)
+        outputs = []
+        x = self.input_proj(x)
+        for i, layer in enumerate(self.layers[: last + 1] if stop_early else self.layers):
+            x = checkpoint(layer, x) if self.grad_checkpointing else layer(x)
+            if i in take:
+                y = self.final_norm(x) if norm and i == len(self.layers) - 1 else x
+                outputs.append(y if output_fmt == "NCHW" else y.flatten(2).transpose(1, 2))
+            if i in self.down_sample:
+                x = F.avg_pool2d(x, 2)
+        return outputs if intermediates_only else (self.final_norm(x), outputs)
+
+    def prune_intermediate_layers(
+        self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
+    ) -> list[int]:
+        take, last = feature_take_indices(len(self.layers), indices)
+        self.layers = self.layers[: last + 1]
+        if prune_norm:
+            self.bn = nn.Identity()
+        if prune_head:
+            self.reset_classifier(0, "")
+        return take
+
+    def final_norm(self, x: Tensor) -> Tensor:
+        return F.gelu(self.bn(x))
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        x = self.input_proj(x)
+        for i, layer in enumerate(self.layers):
+            x = checkpoint(layer, x) if self.grad_checkpointing else layer(x)
+            if i in self.down_sample:
+                x = F.avg_pool2d(x, 2)
+        return self.final_norm(x)
+
+    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
+        x = self.head_drop(self.global_pool(x))
+        return x if pre_logits else self.linear(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.forward_head(self.forward_features(x))
+
+    @torch.no_grad()
+    def plain_state(self) -> dict[str, Tensor]:
+        """State dict of the equal agent that shares nothing: taps built, MLPs copied."""
+        state = self.state_dict()
+        for i, layer in enumerate(self.layers if self.shared else ()):
+            attn = layer.cnn_block.lender[0]
+            fc1, fc2 = mlp_layers(layer.mlp_block.lender[0])
+            taps = shared_taps(value_rows(attn), attn.proj.weight, self.num_heads)
+            state |= plain_block(f"layers.{i}.", taps, attn.proj.bias, fc1.weight, fc1.bias, fc2.weight, fc2.bias)
+        return state
+
+    def from_authors(self, state: dict) -> dict:
+        """Keys and layouts of the release -> ours; of a joint or shared checkpoint, the agent's part.
+
+        From a shared checkpoint a plain agent gets its taps built, a sharing agent its private tensors.
+        """
+        prefix = "models.cnn."
+        if any(key.startswith(prefix) for key in state):
+            state = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
+        ours = {}
+        for key, value in state.items():
+            if ".cnn_block.conv." in key:  # an ordinary 3x3 convolution
+                ours[key.replace(".conv.", ".")] = value.flatten(2) if key.endswith("weight") else value
+            elif ".mhsa." not in key and ".mlp_block.linear" not in key:
+                ours[key] = value
+            elif not self.shared and key.endswith("cnn_block.mhsa.linear_out.weight"):
+                layer = key.removesuffix("cnn_block.mhsa.linear_out.weight")
+                w_v = state[layer + "cnn_block.mhsa.linear_qkv.weight"][-value.shape[1] :]
+                mlp = [state[f"{layer}mlp_block.linear{n}.{part}"] for n in (1, 2) for part in ("weight", "bias")]
+                taps = shared_taps(w_v, value, self.num_heads)
+                ours |= plain_block(layer, taps, state[layer + "cnn_block.mhsa.linear_out.bias"], *mlp)
+        return ours
+
+    def to_authors(self, state: dict) -> dict:
+        """Our keys and layouts -> those of the release, which writes a full square window as an ordinary convolution."""
+        window = TapWindow(self.num_heads)
+        if window.side**2 != self.num_heads:
+            return dict(state)
+        theirs = {}
+        for key, value in state.items():
+            if key.endswith(".cnn_block.weight"):
+                value = window.kernel(value)
+            theirs[key.replace(".cnn_block.", ".cnn_block.conv.")] = value
+        return theirs
+
+    @classmethod
+    def default_cfg(cls, **variant) -> dict:
+        first_conv = "input_proj.conv1" if variant.get("stem") == "res" else "input_proj"
+        return dict(first_conv=first_conv, classifier="linear")
+
+
+def read_structure(vit: nn.Module, *, share: bool = False) -> dict:
+    """Depth, width, heads and MLP ratio of a ViT with the usual blocks; `share`: also check what sharing borrows."""
+
+    def refuse(why: str):
+        needed = "a list `blocks` of one width, each with attn.num_heads"
+        if share:
+            needed += ", attn.qkv (rows query | key | value), attn.proj and mlp.fc1, mlp.fc2 (or mlp.conv1, mlp.conv3)"
+        action = "share weights with an agent" if share else "have an agent built for it"
+        return UserError(
+            f"{type(vit).__name__} cannot {action}: {why}. Needed: {needed}; such are boot_vit_*, t2t_vit_*, lvvit_*, "
+            "dhvt_*, diag_vit_* and timm's vit_* and deit_*."
+        )
+
+    blocks = getattr(vit, "blocks", None)
+    if not isinstance(blocks, nn.Sequential | nn.ModuleList) or len(blocks) == 0:
+        raise refuse("it has no `blocks`")
+    if not isinstance(getattr(vit, "embed_dim", None), int):
+        raise refuse("its width changes between stages")
+    if not all(hasattr(getattr(block, "attn", None), "num_heads") for block in blocks):
+        raise refuse("some of its blocks have no attn.num_heads")
+    dim, num_heads = vit.embed_dim, blocks[0].attn.num_heads
+
+    for i, block in enumerate(blocks if share else ()):
+        try:
+            fc1, fc2 = mlp_layers(block.mlp)
+            inner, hidden = block.attn.proj.weight.shape[1], fc2.weight.shape[1]
+            shapes = [layer.weight.flatten(1).shape for layer in (block.attn.qkv, block.attn.proj, fc1, fc2)]
+        except AttributeError as missing:
+            raise refuse(f"in blocks.{i}, {missing}") from None
+        if shapes != [(3 * inner, dim), (dim, inner), (hidden, dim), (dim, hidden)]:
+            raise refuse(f"blocks.{i} has projections of other shapes, {[tuple(shape) for shape in shapes]}")
+
+    try:
+        mlp_ratio = mlp_layers(blocks[0].mlp)[1].weight.shape[1] / dim
+    except AttributeError:
+        mlp_ratio = 4.0  # a foreign MLP; the agent takes the paper's
+    return dict(depth=len(blocks), embed_dim=dim, num_heads=num_heads, mlp_ratio=mlp_ratio)
+
+
+def create_agent(vit: nn.Module, *, stem: str = "auto", share: bool = False, **overrides) -> Agent:
+    """An agent with the depth, width, heads, MLP ratio, image size and classes of any ViT with the usual blocks.
+
+    Let the ViT's tokens form a grid of stride p. The base stem gives the agent that grid in all blocks. The res-like stem
+    (for p = 2, 4, 8 or 16; then what "auto" takes) starts with stride p / 2 and pools to p and, if the ViT's grid is even,
+    to 2 p, so that token counts are 4, 1 and 1/4 times the ViT's. Up to 6 blocks the agent follows Agent-S (pooling after
+    blocks 0 and 1, BatchNorm first), above that Agent-B (pooling after 1/4 and 3/4 of the blocks, BatchNorm last). With
+    `share` it borrows the ViT's weights and takes over its dropout. `overrides` are arguments of Agent.
+    """
+    structure = read_structure(vit, share=share)
+    grid = getattr(vit, "grid_size", None) or getattr(getattr(vit, "patch_embed", None), "grid_size", None)
+    if grid is None:
+        raise UserError(
+            f"{type(vit).__name__} has neither grid_size nor patch_embed.grid_size; give the agent by name."
+        )
+    stride = vit.feature_info[-1]["reduction"]
+    if stem == "auto":
+        stem = "res" if stride in (2, 4, 8, 16) else "base"
+
+    depth, dim, first = structure["depth"], structure["embed_dim"], vit.blocks[0]
+    shallow = depth <= 6
+    pools = [i for i in ((0, 1) if shallow else (depth // 4 - 1, 3 * depth // 4 - 1)) if i < depth]
+    if any(side % 2 for side in grid):
+        pools = pools[:1]
+    drops = {}
+    if share:
+        drops["mlp_drop_rate"] = getattr(getattr(first.mlp, "drop1", None), "p", 0.0)
+        drops["proj_drop_rate"] = getattr(getattr(first.attn, "proj_drop", None), "p", 0.0)
+    arguments = dict(
+        structure,
+        img_size=(grid[0] * stride, grid[1] * stride),
+        patch_size=stride,
+        in_chans=getattr(vit, "in_chans", 3),
+        num_classes=vit.num_classes,
+        stem=stem,
+        mid_chans=min(64, max(8, dim // 32 * 8)),
+        down_sample=pools if stem == "res" else (),
+        pre_norm=shallow,
+        shared_with=vit if share else None,
+        **drops,
+    )
+    return Agent(**arguments | overrides)
+
+
+# fmt: off
+SMALL = dict(embed_dim=288, depth=6, num_heads=9)
+BASE = dict(embed_dim=384, depth=12, num_heads=6, pre_norm=False)
+VARIANTS = {
+    "agent_test":      dict(img_size=16, patch_size=4, embed_dim=36, depth=3, num_heads=9, mlp_ratio=2.0, stem="res", mid_chans=8, down_sample=(0, 1)),
+    "agent_nano":      dict(img_size=32, patch_size=4, embed_dim=108, depth=6, num_heads=9, mlp_ratio=2.0, stem="res", mid_chans=24, down_sample=(0, 1)),
+    "agent_small":     SMALL,
+    "agent_small_res": dict(SMALL, stem="res", down_sample=(0, 1)),
+    "agent_base":      BASE,
+    "agent_base_res":  dict(BASE, stem="res", down_sample=(2, 8)),
+}
+# fmt: on
+
+TABLES = [(Agent, VARIANTS)]

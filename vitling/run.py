@@ -1,0 +1,278 @@
+"""The run directory: what it holds, how it is claimed, checkpointed, resumed and read back.
+
+    recipe.yaml        the resolved recipe; training from it repeats the run
+    run.json           class names, preprocessing, data fingerprint, environment, why it stopped, wall time
+    metrics.jsonl      a line per validation; equal in a resumed and an uninterrupted run
+    timing.jsonl       the same lines' speed and wall time, which never repeat exactly
+    best/  last/       model.safetensors and config.json, which timm loads as "local-dir:RUN/best"
+    checkpoint/        what resuming needs: the two newest states and a manifest with their checksums
+"""
+
+import errno
+import hashlib
+import json
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+from vitling.errors import UserError
+from vitling.files import replacing, write_text
+from vitling.recipe import Recipe, load_recipe, save_recipe, to_dict
+
+KEPT_CHECKPOINTS = 2
+
+
+class Run:
+    """One run directory."""
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    @property
+    def recipe(self) -> Recipe:
+        return load_recipe(self.path)
+
+    @property
+    def info(self) -> dict:
+        try:
+            return json.loads((self.path / "run.json").read_text())
+        except FileNotFoundError:
+            return {}
+
+    @property
+    def class_names(self) -> list[str]:
+        return self.info["class_names"]
+
+    @property
+    def finished(self) -> bool:
+        return self.info.get("status") == "finished"
+
+    def preprocessing(self):
+        from vitling.data.prepare import Preprocessing
+
+        values = self.info["preprocessing"]
+        return Preprocessing(**{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()})
+
+    def metrics(self) -> list[dict]:
+        """The records of metrics.jsonl; a last line that a crash cut short is left out."""
+        return list(_read_lines(self.path / "metrics.jsonl"))
+
+    def load_model(self, which: str = "best"):
+        """The trained model, in eval mode, on the CPU."""
+        import timm
+
+        import vitling.models  # noqa: F401  (registers our families)
+
+        folder = self.path / which
+        if not (folder / "model.safetensors").exists():
+            raise UserError(f"{self.path} has no {which} weights yet; train it further with the command that began it.")
+        return timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+
+    # -- claiming --------------------------------------------------------------------------------------------------
+
+    def claim(self, recipe: Recipe, budget: str | None = None) -> bool:
+        """Make this directory the run of `recipe`: True where it already is, so that the run resumes."""
+        asked = {"recipe": _jsonable(to_dict(recipe)), "budget": budget}
+        if self.path.exists() and not self.path.is_dir():
+            raise UserError(f"{self.path} is a file; choose another folder with --out.")
+        known = self.info.get("asked")
+        if known is None:
+            left = [p.name for p in self.path.iterdir() if p.name != ".lock"] if self.path.exists() else []
+            if left:
+                raise UserError(
+                    f"{self.path} already holds other files ({', '.join(sorted(left)[:3])} ...); choose an empty folder with --out."
+                )
+            self.update(asked=asked, status="new")
+            return False
+        if known != asked:
+            raise UserError(
+                f"{self.path} holds another run ({_difference(known, asked)}); "
+                "choose another folder with --out, or repeat that run's own command to resume it."
+            )
+        return True
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Nobody else may train into this directory meanwhile."""
+        from filelock import FileLock, Timeout
+
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(self.path / ".lock", timeout=0)
+            lock.acquire()
+        except Timeout:
+            raise UserError(f"another process is training into {self.path}; wait for it, or choose another --out.") from None
+        except OSError as error:
+            raise UserError(f"cannot write to {self.path}: {error.strerror or error}.") from None
+        try:
+            yield
+        finally:
+            lock.release()
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    def update(self, **changes) -> None:
+        write_text(self.path / "run.json", json.dumps({**self.info, **_jsonable(changes)}, indent=1, ensure_ascii=False))
+
+    def save_recipe(self, recipe: Recipe) -> None:
+        save_recipe(recipe, self.path / "recipe.yaml")
+
+    def append(self, file: str, record: dict) -> None:
+        """Add a line to metrics.jsonl or timing.jsonl, in one write."""
+        with _no_space(self.path), open(self.path / file, "ab", buffering=0) as stream:
+            stream.write((json.dumps(record) + "\n").encode())
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes in the logs now; a checkpoint remembers them."""
+        return {f: _size(self.path / f) for f in ("metrics.jsonl", "timing.jsonl")}
+
+    def cut_logs(self, sizes: dict[str, int]) -> None:
+        """Forget what was logged after the checkpoint: it will be logged again."""
+        for file, size in sizes.items():
+            if _size(self.path / file) > size:
+                os.truncate(self.path / file, size)
+
+    def save_model(self, which: str, model, class_names: list[str], preprocessing, model_args: dict) -> None:
+        """Weights as safetensors and a config.json in timm's format, under best/ or last/."""
+        from timm.models._hub import save_config_for_hf
+
+        from vitling.weights import save_weights
+
+        folder = self.path / which
+        with replacing(folder / "config.json") as temporary:
+            overlay = dict(
+                input_size=[preprocessing.channels, *preprocessing.size],
+                mean=list(preprocessing.mean),
+                std=list(preprocessing.std),
+                crop_pct=1.0,
+                label_names=class_names,
+            )
+            save_config_for_hf(model, str(temporary), model_config=overlay, model_args=model_args)
+        save_weights(model, folder / "model.safetensors")
+
+    # -- checkpoints -----------------------------------------------------------------------------------------------
+
+    def save_checkpoint(self, state: dict, step: int) -> None:
+        """Write a state, then the manifest that makes it count; older states than the last two go."""
+        import torch
+
+        folder = self.path / "checkpoint"
+        name = f"step-{step:09d}.pt"
+        with replacing(folder / name) as temporary:
+            torch.save(state, temporary)
+        entries = [entry for entry in self._manifest() if entry["file"] != name]
+        entries = [*entries, {"file": name, "step": step, "sha256": _sha256(folder / name)}][-KEPT_CHECKPOINTS:]
+        write_text(folder / "manifest.json", json.dumps(entries, indent=1))
+        for old in folder.glob("step-*.pt"):
+            if old.name not in {entry["file"] for entry in entries}:
+                old.unlink()
+
+    def load_checkpoint(self) -> tuple[dict | None, list[str]]:
+        """The newest state that is whole, and a line for each one that is not."""
+        import torch
+
+        torn = []
+        for entry in reversed(self._manifest()):
+            path = self.path / "checkpoint" / entry["file"]
+            if path.exists() and _sha256(path) == entry["sha256"]:
+                return torch.load(path, map_location="cpu", weights_only=True), torn
+            torn.append(f"checkpoint {path} is torn or missing; using the one before it")
+        return None, torn
+
+    def _manifest(self) -> list[dict]:
+        try:
+            return json.loads((self.path / "checkpoint" / "manifest.json").read_text())
+        except (FileNotFoundError, json.JSONDecodeError):
+            return []
+
+
+def load_run(path: str | Path) -> Run:
+    """A run that exists; anything else is refused with a reason."""
+    path = Path(path)
+    if not path.exists():
+        raise UserError(f"no run at {path}; `vitling train DATA --out {path}` would make one.")
+    if not (path / "run.json").exists():
+        raise UserError(f"{path} is not a run directory (it has no run.json); give the folder that --out named.")
+    return Run(path)
+
+
+def recipe_digest(recipe: Recipe) -> str:
+    return hashlib.sha256(json.dumps(_jsonable(to_dict(recipe)), sort_keys=True).encode()).hexdigest()
+
+
+def environment() -> dict:
+    """The versions and the machine that a result depends on."""
+    import timm
+    import torch
+
+    import vitling
+
+    return {
+        "vitling": vitling.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "timm": timm.__version__,
+        "platform": platform.platform(),
+        "processor": torch.cuda.get_device_name(0) if torch.cuda.is_available() else platform.processor() or platform.machine(),
+        "threads": torch.get_num_threads(),
+        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+    }
+
+
+def _difference(known: dict, asked: dict) -> str:
+    """The first setting in which two runs differ, as text."""
+    if known["budget"] != asked["budget"]:
+        return f"its --budget is {known['budget'] or 'none'}, not {asked['budget'] or 'none'}"
+    old, new = (_flat(item["recipe"]) for item in (known, asked))
+    key = next(key for key in {**old, **new} if old.get(key) != new.get(key))
+    return f"its {key} is {old.get(key)!r}, not {new.get(key)!r}"
+
+
+def _flat(tree: dict, prefix: str = "") -> dict:
+    flat = {}
+    for key, value in tree.items():
+        flat.update(_flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {prefix + key: value})
+    return flat
+
+
+def _jsonable(value):
+    """Plain JSON values, tuples as lists, so that what is read back compares equal."""
+    return json.loads(json.dumps(value, default=asdict))
+
+
+def _read_lines(path: Path) -> Iterator[dict]:
+    if path.exists():
+        for line in path.read_text().splitlines():
+            try:
+                yield json.loads(line)
+            except json.JSONDecodeError:
+                return
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as stream:
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+@contextmanager
+def _no_space(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise UserError(f"no space left on the device for {path}; free some and repeat the command to resume.") from None
+        raise
+

@@ -1,0 +1,582 @@
+"""train(recipe, run_dir): the only training loop.
+
+It knows no method: a method turns a batch into losses and, where it must, losses into gradients. Everything random in a
+step is a function of (seed, step), so a checkpoint holds no generator states and a resumed run repeats the uninterrupted one.
+"""
+
+import copy
+import math
+import random
+import signal
+import time
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatch
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from timm.utils import ModelEmaV3
+from torch import Tensor, nn
+
+from vitling.data.augment import Augment
+from vitling.data.loader import TrainLoader, eval_batches, step_seed
+from vitling.data.prepare import Reading, TrainingData, as_size, prepare_training_data
+from vitling.errors import UserError
+from vitling.methods import create_method
+from vitling.models import build_model, default_size
+from vitling.optim import SAM, Schedule, check_patterns, create_optimizer, peak_lr
+from vitling.recipe import Recipe, to_dict
+from vitling.run import Run, environment, recipe_digest
+
+EVAL_BATCH = 256
+MEASURED_STEPS = 12  # of a run with a budget or compile=auto
+BUDGET_USED = 0.92  # the rest is for what the first steps do not show
+COMPILE_WORTH_SECONDS = 900  # compile=auto compiles when more eager training than this is left
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where and how a run happens; nothing here defines the experiment."""
+
+    precision: str = "no"  # no (float32) | bf16 | fp16
+    budget_seconds: float | None = None
+    checkpoint_seconds: float = 60.0
+    trackers: tuple[str, ...] = ()
+    reading: Reading = field(default_factory=Reading)
+
+
+class Listener:
+    """What a run tells while it works. This one hears nothing; the command line shows it."""
+
+    def say(self, text: str) -> None: ...
+    def decoding(self, split: str, done: int, total: int) -> None: ...
+    def started(self, facts: dict) -> None: ...
+    def stepped(self, epoch: int, step: int, steps: int, loss: float, images_per_second: float) -> None: ...
+    def validated(self, record: dict, timing: dict) -> None: ...
+
+
+class Interrupted(Exception):
+    """SIGTERM or Ctrl-C arrived; the run is saved and can be resumed."""
+
+
+def train(recipe: Recipe, run_dir: str | Path, *, settings: Settings | None = None, listener: Listener | None = None) -> Run:
+    """Train a recipe into a run directory; into the same directory again, resume it."""
+    settings, listener = settings or Settings(), listener or Listener()
+    accelerator = _accelerator(settings, run_dir)
+    run = Run(run_dir)
+    with run.locked() if accelerator.is_main_process else nullcontext():
+        budget = f"{settings.budget_seconds:g}s" if settings.budget_seconds else None
+        resuming = run.claim(recipe, budget) if accelerator.is_main_process else False
+        accelerator.wait_for_everyone()
+        if run.finished:
+            listener.say(f"{run.path} is finished already: {run.info['stopped']}.")
+            return run
+        if resuming and (run.path / "recipe.yaml").exists():
+            recipe = run.recipe  # resolved when the run began
+        with _interruption() as interruption:
+            Training(recipe, run, settings, listener, accelerator, interruption).run_to_end()
+    return run
+
+
+class Training:
+    """A run in progress: everything a checkpoint has to bring back, and the loop over it."""
+
+    def __init__(self, recipe: Recipe, run: Run, settings: Settings, listener: Listener, accelerator, interruption):
+        self.run, self.settings, self.listener = run, settings, listener
+        self.accelerator, self.interruption = accelerator, interruption
+        self.began = time.monotonic()
+        self.data = self._load_data(recipe)
+        self.recipe = replace(recipe, img_size=self.data.preprocessing.size, channels=self.data.preprocessing.channels)
+        self._build()
+        state = self._load_checkpoint()
+        if state is None and settings.budget_seconds:
+            self._fit_to_budget()
+        self.schedule = Schedule(self.optimizer, self.recipe, self.loader.steps_per_epoch)
+        self.ema = None
+        if self.recipe.ema_decay:
+            self.ema = ModelEmaV3(self.model, decay=self.recipe.ema_decay, use_warmup=self.recipe.ema_warmup)
+        self.step, self.best, self.best_epoch, self.sums, self.seconds_before = 0, None, 0, {}, 0.0
+        self.compiled: bool | None = {"off": False, "on": True, "auto": None}[self.recipe.compile]
+        if state is not None:
+            self._restore(state)
+        elif accelerator.is_main_process:
+            run.cut_logs(dict.fromkeys(run.sizes(), 0))
+            self._describe()
+        if self.compiled:
+            self.model.compile()
+        self.saved_at = time.monotonic()
+
+    # -- building --------------------------------------------------------------------------------------------------
+
+    def _load_data(self, recipe: Recipe) -> TrainingData:
+        size = as_size(recipe.img_size) or default_size(recipe.model)
+        with self.accelerator.main_process_first():  # one process downloads, the others find the files
+            return prepare_training_data(
+                recipe, self.settings.reading, model_size=size, on_progress=self.listener.decoding
+            )
+
+    def _build(self) -> None:
+        recipe, data = self.recipe, self.data
+        for note in data.dataset.notes:
+            self.listener.say(note)
+        seed_everything(recipe.seed, "init")
+        model = build_model(
+            recipe.model,
+            num_classes=len(data.class_names),
+            in_chans=data.preprocessing.channels,
+            img_size=data.preprocessing.size,
+            **recipe.model_args,
+        )
+        if recipe.init:
+            self.listener.say(load_init(model, recipe.init))
+        freeze(model, recipe.freeze)
+        check_patterns(model, recipe.optim.lr_factors, "optim.lr_factors")
+        method = create_method(
+            recipe.method,
+            model,
+            num_classes=len(data.class_names),
+            class_weights=class_weights(data.train.labels, len(data.class_names)) if recipe.balance == "loss" else None,
+            **recipe.method_args,
+        )
+        if self.accelerator.num_processes > 1 and self.accelerator.device.type != "cpu":
+            method = nn.SyncBatchNorm.convert_sync_batchnorm(method)
+        lr = peak_lr(recipe)
+        optimizer = create_optimizer(method.parameter_groups(recipe.optim, lr), recipe.optim, lr)
+        self.method, self.optimizer = self.accelerator.prepare(method, optimizer)
+        self.unwrapped = self.accelerator.unwrap_model(self.method)
+        self.model = self.unwrapped.model
+        self.sam = SAM(self.method.parameters(), recipe.optim.sam_rho) if recipe.optim.sam_rho else None
+        self.loader = TrainLoader(
+            data.train,
+            create_augment(recipe, data),
+            recipe=recipe,
+            device=self.accelerator.device,
+            rank=self.accelerator.process_index,
+            world=self.accelerator.num_processes,
+        )
+
+    def _describe(self) -> None:
+        """Write down what this run is, before its first step."""
+        data = self.data
+        self.run.save_recipe(self.recipe)
+        self.run.update(
+            status="running",
+            class_names=data.class_names,
+            preprocessing=data.preprocessing,
+            data=dict(
+                name=data.dataset.name,
+                fingerprint=data.dataset.fingerprint,
+                train_images=len(data.train),
+                val_images=len(data.val),
+                skipped=data.dataset.skipped,
+            ),
+            parameters=sum(p.numel() for p in self.model.parameters()),
+            environment=environment(),
+            precision=self.settings.precision,
+            processes=self.accelerator.num_processes,
+        )
+        if self.settings.trackers:
+            self.accelerator.init_trackers("vitling", config={"model": self.recipe.model, "data": self.recipe.data})
+
+    def _fit_to_budget(self) -> None:
+        """Measure the first steps, then choose the number of epochs that the time allows."""
+        step_seconds, fixed, validation = self._measure()
+        epoch_seconds = step_seconds * self.loader.steps_per_epoch + validation / self.recipe.validate_every
+        left = self.settings.budget_seconds * BUDGET_USED - fixed
+        epochs = min(int(left / epoch_seconds), 100_000)
+        if epochs < 1:
+            raise UserError(
+                f"one epoch takes about {epoch_seconds:.0f} s here and {max(left, 0):.0f} s of the budget are left; "
+                "raise --budget, lower fraction= or choose a smaller model."
+            )
+        share = self.recipe.optim.warmup_epochs / self.recipe.epochs
+        optim = replace(self.recipe.optim, warmup_epochs=round(share * epochs, 3), cooldown_epochs=0)
+        self.recipe = replace(self.recipe, epochs=epochs, optim=optim)
+        self.loader.recipe = self.recipe
+        self.listener.say(f"a step takes {step_seconds * 1000:.0f} ms, so the budget allows {epochs} epochs")
+
+    def _measure(self) -> tuple[float, float, float]:
+        """Seconds of a step, of everything so far, and of a validation. The weights are as before afterwards."""
+        before = copy.deepcopy((self.unwrapped.state_dict(), self.optimizer.state_dict()))
+        self.step, self.ema = 0, None
+        self.method.train()
+        times = []
+        for micro_batches in self._endless_steps():
+            began = time.perf_counter()
+            self._gradient_step(micro_batches)
+            times.append(time.perf_counter() - began)
+            if len(times) == MEASURED_STEPS:
+                break
+        began = time.perf_counter()
+        validate(self.model, self.data, self.accelerator)
+        validation = time.perf_counter() - began
+        self.unwrapped.load_state_dict(before[0])
+        self.optimizer.load_state_dict(before[1])
+        step_seconds = sum(times[2:]) / len(times[2:])  # the first ones warm up
+        measured = torch.tensor([step_seconds, time.monotonic() - self.began, validation], device=self.accelerator.device)
+        return tuple(self.accelerator.reduce(measured, "mean").tolist())
+
+    def _endless_steps(self):
+        while True:
+            yield from self.loader.epoch(0)
+
+    # -- the loop --------------------------------------------------------------------------------------------------
+
+    def run_to_end(self) -> None:
+        recipe, per_epoch = self.recipe, self.loader.steps_per_epoch
+        self.total_steps = recipe.epochs * per_epoch
+        self.listener.started(self._facts())
+        stopped = f"all {recipe.epochs} epochs are done"
+        for epoch in range(self.step // per_epoch, recipe.epochs):
+            self._train_epoch(epoch)
+            last = epoch + 1 == recipe.epochs
+            if last or (epoch + 1) % recipe.validate_every == 0:
+                self._validate(epoch)
+            if recipe.patience_epochs and epoch + 1 - self.best_epoch >= recipe.patience_epochs:
+                stopped = f"no better validation accuracy for {recipe.patience_epochs} epochs"
+                break
+        self._finish(stopped)
+
+    def _train_epoch(self, epoch: int) -> None:
+        per_epoch = self.loader.steps_per_epoch
+        start = self.step - epoch * per_epoch
+        self._training_mode()
+        clock, seen = time.monotonic(), 0
+        for micro_batches in self.loader.epoch(epoch, start):
+            self._pause_if_asked()
+            losses = self._gradient_step(micro_batches)
+            self.step += 1
+            self._account(losses)
+            seen += self.recipe.batch_size
+            rate = seen / (time.monotonic() - clock)
+            self.listener.stepped(epoch, self.step - epoch * per_epoch, per_epoch, self.last_loss, rate)
+            self._decide_compile(clock, seen // self.recipe.batch_size)
+            if time.monotonic() - self.saved_at > self.settings.checkpoint_seconds:
+                self._save_checkpoint()
+        self.images_per_second = seen / max(time.monotonic() - clock, 1e-9)
+
+    def _gradient_step(self, micro_batches: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+        """One optimiser step."""
+        if hasattr(self, "schedule"):
+            self.schedule.set(self.step)
+        losses = self._gradients(micro_batches)
+        if self.sam:
+            self.sam.climb()
+            self.optimizer.zero_grad()
+            self._gradients(micro_batches)
+            self.sam.descend()
+        if self.recipe.optim.clip_grad:
+            self.accelerator.clip_grad_norm_(self.method.parameters(), self.recipe.optim.clip_grad)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        if self.ema:
+            self.ema.update(self.model, self.step)
+        return losses
+
+    def _gradients(self, micro_batches: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+        """Gradients of the mean loss over the micro-batches; processes exchange them once, at the last one."""
+        seed_everything(self.recipe.seed, "step", self.step, self.accelerator.process_index)
+        progress = self.step / getattr(self, "total_steps", math.inf)
+        parts, total = len(micro_batches), {}
+        for number, batch in enumerate(micro_batches, start=1):
+            with self.accelerator.no_sync(self.method) if number < parts else nullcontext():
+                losses = self.method(batch, progress)
+                self.unwrapped.backward(losses, self.accelerator, scale=1 / parts)
+            for name, value in losses.items():
+                total[name] = total.get(name, 0) + value.detach() / parts
+        return total
+
+    def _account(self, losses: dict[str, Tensor]) -> None:
+        """Add a step's losses to the epoch's sums; stop where one is no number."""
+        names = list(losses)
+        values = torch.stack([losses[name].float() for name in names])
+        values = self.accelerator.reduce(values, "mean").tolist()
+        if not all(map(math.isfinite, values)):
+            terms = ", ".join(f"{name}={value:.4g}" for name, value in zip(names, values, strict=True))
+            raise UserError(
+                f"loss became {values[0]} at step {self.step} ({terms}); last good checkpoint: {self._last_good()}. "
+                "Try a lower optim.lr, a longer optim.warmup_epochs or optim.clip_grad=1."
+            )
+        for name, value in zip(names, values, strict=True):
+            self.sums[name] = self.sums.get(name, 0.0) + value
+        self.last_loss = values[0]
+
+    def _last_good(self) -> str:
+        known = sorted((self.run.path / "checkpoint").glob("step-*.pt"))
+        return str(known[-1]) if known else "none yet"
+
+    def _validate(self, epoch: int) -> None:
+        model = self.ema.module if self.ema else self.model
+        began = time.monotonic()
+        val = validate(model, self.data, self.accelerator)
+        others = {
+            f"val_{name}_top1": validate(network, self.data, self.accelerator)["top1"]
+            for name, network in self.unwrapped.evaluated().items()
+        }
+        steps = self.loader.steps_per_epoch * self.recipe.validate_every
+        counted = (self.step - 1) % steps + 1
+        record = {
+            "epoch": epoch + 1,
+            "step": self.step,
+            "lr": max(group["lr"] for group in self.optimizer.param_groups),
+            **{f"train_{name}": value / counted for name, value in self.sums.items()},
+            "val_top1": val["top1"],
+            "val_loss": val["loss"],
+            **others,
+        }
+        self.sums = {}
+        score = (val["top1"], -val["loss"])  # of equal accuracies the one with the smaller loss
+        improved = self.best is None or score > self.best
+        if improved:
+            self.best, self.best_epoch = score, epoch + 1
+        timing = {
+            "epoch": epoch + 1,
+            "seconds": round(self._seconds(), 3),
+            "images_per_second": round(self.images_per_second, 1),
+            "validation_seconds": round(time.monotonic() - began, 3),
+        }
+        if self.accelerator.is_main_process:
+            self.run.append("metrics.jsonl", record)
+            self.run.append("timing.jsonl", timing)
+            if improved:
+                self._save_model("best", model)
+        if self.settings.trackers:
+            self.accelerator.log({k: v for k, v in record.items() if k != "epoch"}, step=self.step)
+        self.listener.validated({**record, "best_top1": self.best[0], "best_epoch": self.best_epoch}, timing)
+
+    def _finish(self, stopped: str) -> None:
+        if self.accelerator.is_main_process:
+            self._save_model("last", self.ema.module if self.ema else self.model)
+            self._save_checkpoint()
+            self.run.update(status="finished", stopped=stopped, **self._summary())
+        self.accelerator.end_training()
+        self.accelerator.wait_for_everyone()
+
+    # -- state -----------------------------------------------------------------------------------------------------
+
+    def _save_model(self, which: str, model: nn.Module) -> None:
+        args = {**self.recipe.model_args, "in_chans": self.data.preprocessing.channels}
+        if hasattr(model, "patch_embed"):
+            args["img_size"] = list(self.data.preprocessing.size)
+        self.run.save_model(which, model, self.data.class_names, self.data.preprocessing, args)
+
+    def _save_checkpoint(self) -> None:
+        """The main process writes: every process holds the same state, and generators are functions of the step."""
+        self.saved_at = time.monotonic()
+        if not self.accelerator.is_main_process:
+            return
+        state = {
+            "recipe": recipe_digest(self.recipe),
+            "method": self.unwrapped.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "ema": self.ema.module.state_dict() if self.ema else None,
+            "scaler": self.accelerator.scaler.state_dict() if self.accelerator.scaler else None,
+            "step": self.step,
+            "best": self.best,
+            "best_epoch": self.best_epoch,
+            "sums": self.sums,
+            "seconds": self._seconds(),
+            "compiled": self.compiled,
+            "logs": self.run.sizes(),
+        }
+        self.run.save_checkpoint(state, self.step)
+
+    def _load_checkpoint(self) -> dict | None:
+        state, torn = self.run.load_checkpoint()
+        for line in torn:
+            self.listener.say(line)
+        if state is not None and state["recipe"] != recipe_digest(self.recipe):
+            raise UserError(
+                f"the checkpoint in {self.run.path} is of another recipe than its recipe.yaml; "
+                "restore that file, or train into another folder with --out."
+            )
+        return state
+
+    def _restore(self, state: dict) -> None:
+        self.unwrapped.load_state_dict(state["method"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.ema:
+            self.ema.module.load_state_dict(state["ema"])
+        if self.accelerator.scaler and state["scaler"]:
+            self.accelerator.scaler.load_state_dict(state["scaler"])
+        self.step, self.best_epoch, self.sums = state["step"], state["best_epoch"], state["sums"]
+        self.best = tuple(state["best"]) if state["best"] else None
+        self.seconds_before, self.compiled = state["seconds"], state["compiled"]
+        if self.accelerator.is_main_process:
+            self.run.cut_logs(state["logs"])
+            self.run.update(status="running")
+        self.listener.say(f"resuming {self.run.path} at step {self.step}")
+
+    def _pause_if_asked(self) -> None:
+        """Save and leave after SIGTERM or Ctrl-C."""
+        asked = self.interruption.asked
+        if self.accelerator.num_processes > 1:
+            flag = torch.tensor(float(asked), device=self.accelerator.device)
+            asked = self.accelerator.reduce(flag, "sum").item() > 0
+        if asked:
+            self._save_checkpoint()
+            if self.accelerator.is_main_process:
+                self.run.update(status="interrupted", stopped=f"interrupted at step {self.step}", wall_seconds=self._seconds())
+            raise Interrupted(f"saved {self.run.path} at step {self.step}; the same command resumes it")
+
+    def _decide_compile(self, clock: float, steps_here: int) -> None:
+        """compile=auto: compile once the measured speed says that enough eager training is left to repay it."""
+        if self.compiled is not None or steps_here < MEASURED_STEPS:
+            return
+        left = (time.monotonic() - clock) / steps_here * (self.total_steps - self.step)
+        self.compiled = left > COMPILE_WORTH_SECONDS
+        if self.compiled:
+            self.model.compile()
+        verb = "compiling: that is worth it" if self.compiled else "not compiling: that is not worth it"
+        self.listener.say(f"compile=auto: {left:.0f} s of training are left, {verb} above {COMPILE_WORTH_SECONDS} s")
+
+    def _training_mode(self) -> None:
+        self.method.train()
+        for module in self.model.modules():  # frozen parts keep their running statistics too
+            parameters = list(module.parameters())
+            if parameters and not any(p.requires_grad for p in parameters):
+                module.eval()
+
+    def _seconds(self) -> float:
+        return self.seconds_before + time.monotonic() - self.began
+
+    def _facts(self) -> dict:
+        data, recipe = self.data, self.recipe
+        return {
+            "model": recipe.model,
+            "parameters": sum(p.numel() for p in self.model.parameters()),
+            "method": recipe.method,
+            "data": data.dataset.name,
+            "classes": len(data.class_names),
+            "train_images": len(data.train),
+            "val_images": len(data.val),
+            "input": [data.preprocessing.channels, *data.preprocessing.size],
+            "epochs": recipe.epochs,
+            "steps_per_epoch": self.loader.steps_per_epoch,
+            "lr": peak_lr(recipe),
+            "device": str(self.accelerator.device),
+            "processes": self.accelerator.num_processes,
+            "start_epoch": self.step // self.loader.steps_per_epoch,
+        }
+
+    def _summary(self) -> dict:
+        return {
+            "wall_seconds": round(self._seconds(), 3),
+            "best": {"val_top1": self.best[0], "val_loss": -self.best[1], "epoch": self.best_epoch},
+            "epochs_trained": self.step // self.loader.steps_per_epoch,
+        }
+
+
+@torch.inference_mode()
+def validate(model: nn.Module, data: TrainingData, accelerator: Accelerator) -> dict[str, float]:
+    """Top-1 accuracy and mean cross-entropy on the validation split, over all processes."""
+    training, compiled = model.training, getattr(model, "_compiled_call_impl", None)
+    model.eval()
+    model._compiled_call_impl = None  # eager: compiling for the evaluation shapes would not repay itself
+    sums = torch.zeros(3, dtype=torch.float64, device=accelerator.device)
+    batches = eval_batches(
+        data.val,
+        data.preprocessing.normalize,
+        batch_size=EVAL_BATCH,
+        device=accelerator.device,
+        rank=accelerator.process_index,
+        world=accelerator.num_processes,
+    )
+    for batch in batches:
+        with accelerator.autocast():
+            logits = model(batch["image"]).float()
+        label = batch["label"]
+        loss = F.cross_entropy(logits, label, reduction="sum")
+        sums += torch.stack([(logits.argmax(1) == label).sum().double(), loss.double(), torch.tensor(len(label), device=loss.device).double()])
+    model.train(training)
+    model._compiled_call_impl = compiled
+    right, loss, count = accelerator.reduce(sums, "sum").tolist()
+    return {"top1": right / count, "loss": loss / count}
+
+
+def create_augment(recipe: Recipe, data: TrainingData) -> Augment:
+    spec = {name: value for name, value in to_dict(recipe)["augment"].items() if name != "repeats"}
+    side = min(data.preprocessing.size)
+    spec["crop_padding"] = round(spec["crop_padding"] * side)
+    spec["randaugment"] = spec["randaugment"] or None
+    return Augment(data.preprocessing.size, mean=data.preprocessing.mean, std=data.preprocessing.std, **spec)
+
+
+def class_weights(labels: Tensor, num_classes: int) -> Tensor:
+    """Loss weights inverse to class frequency, with mean 1 over the training images."""
+    counts = labels.bincount(minlength=num_classes).clamp(min=1)
+    return len(labels) / (num_classes * counts.float())
+
+
+def freeze(model: nn.Module, patterns: tuple[str, ...]) -> None:
+    """Leave the named parameters as they are; "backbone" names all but the classifier."""
+    check_patterns(model, patterns, "freeze")
+    head = {id(p) for p in model.get_classifier().parameters()} if "backbone" in patterns else set()
+    for name, parameter in model.named_parameters():
+        if any(fnmatch(name, pattern) for pattern in patterns) or ("backbone" in patterns and id(parameter) not in head):
+            parameter.requires_grad_(False)
+    if not any(p.requires_grad for p in model.parameters()):
+        raise UserError(f"freeze={','.join(patterns)} leaves nothing to train; freeze less.")
+
+
+def load_init(model: nn.Module, source: str) -> str:
+    """Start from the weights of a run, a file or a hub name; what was done, in one line."""
+    from vitling.weights import load_weights
+
+    if Path(source).exists():
+        return f"init={source}: {load_weights(model, source)}"
+    if "/" in source or source.startswith("hf-hub:"):
+        from timm.models import load_state_dict_from_hf
+
+        try:
+            state = load_state_dict_from_hf(source.removeprefix("hf-hub:"))
+        except Exception as error:  # the hub client raises many kinds: no network, no such name, no access
+            raise UserError(f"init={source} is no file here and could not be had from the hub: {str(error).splitlines()[0]}") from None
+        return f"init={source}: {load_weights(model, state)}"
+    raise UserError(f"init={source} is neither a run, nor a weights file, nor a hub name such as timm/vit_tiny_patch16_224.augreg_in21k.")
+
+
+def seed_everything(*parts: object) -> None:
+    """Seed torch, NumPy and Python from the parts."""
+    seed = step_seed(*parts)
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
+
+
+def _accelerator(settings: Settings, run_dir: str | Path) -> Accelerator:
+    if settings.precision not in ("no", "bf16", "fp16"):
+        raise UserError(f"--precision {settings.precision} is not one of no, bf16, fp16.")
+    if settings.precision == "fp16" and not torch.cuda.is_available():
+        raise UserError("--precision fp16 needs a GPU; on a CPU use bf16 or no.")
+    AcceleratorState._reset_state()  # accelerate refuses a second precision in one process, a study needs it
+    return Accelerator(
+        mixed_precision=settings.precision, log_with=list(settings.trackers) or None, project_dir=str(run_dir)
+    )
+
+
+@contextmanager
+def _interruption():
+    """Turn SIGTERM and Ctrl-C into a wish that the loop grants after the current step; a second Ctrl-C ends at once."""
+
+    class Wish:
+        asked = False
+
+    def ask(signum, frame):
+        if Wish.asked and signum == signal.SIGINT:
+            raise KeyboardInterrupt
+        Wish.asked = True
+
+    try:
+        before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
+    except ValueError:  # not the main thread, where no signals arrive
+        before = {}
+    try:
+        yield Wish
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
