@@ -15,7 +15,8 @@ from vitling.data.images import ArrayImages, FileImages, Images
 from vitling.data.splits import name_some
 from vitling.errors import UserError
 
-SUFFIXES = {f".{s}" for s in "jpg jpeg jpe jfif png bmp gif webp tif tiff ppm pgm pbm pnm jp2 avif tga npy".split()}
+SUFFIXES = {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".jp2", ".avif", ".tga"}
+SUFFIXES |= {".ppm", ".pgm", ".pbm", ".pnm", ".npy"}
 SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 PATH_COLUMNS = ("path", "file", "filename", "image", "file_name", "filepath", "image_path")
 LABEL_COLUMNS = ("label", "class", "target", "category", "class_name")

@@ -56,7 +56,8 @@ def open_dataset(
     if channels is not None and channels < 1:
         raise UserError(f"channels={channels} is not possible; leave it out to learn it from the images")
     name, found = _find(data, root, download)
-    splits, notes = dict(found.splits), list(found.notes)
+    splits = {split: found.splits[split] for split in ("train", "val", "test") if split in found.splits}
+    notes = list(found.notes)
 
     for images in splits.values():
         images.alpha = channels == 4
