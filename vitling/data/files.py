@@ -11,12 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from vitling.data.images import ArrayImages, FileImages, Images
+from vitling.data.images import IMAGE_SUFFIXES, ArrayImages, FileImages, Images
 from vitling.data.splits import name_some
 from vitling.errors import UserError
 
-SUFFIXES = {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".jp2", ".avif", ".tga"}
-SUFFIXES |= {".ppm", ".pgm", ".pbm", ".pnm", ".npy"}
 SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 PATH_COLUMNS = ("path", "file", "filename", "image", "file_name", "filepath", "image_path")
 LABEL_COLUMNS = ("label", "class", "target", "category", "class_name")
@@ -47,7 +45,9 @@ def read_tree(root: Path) -> Found:
     splits = {}
     for split, tree in trees.items():
         files = [(file, class_names.index(name)) for name in sorted(tree) for file in tree[name]]
-        splits[split] = FileImages(root, [f.name for f, _ in files], [c for _, c in files], [f.size for f, _ in files])
+        splits[split] = FileImages(
+            [f.name for f, _ in files], [c for _, c in files], root=root, sizes=[f.size for f, _ in files]
+        )
     return Found(class_names, splits, notes)
 
 
@@ -83,7 +83,7 @@ def _class_folders(root: Path, folder: str, notes: list[str]) -> dict[str, list[
     others: list[str] = []
     tree = {name: sorted(_images_below(root, os.path.join(folder, name), others)) for name in classes}
     if not any(tree.values()):
-        raise UserError(f"no images in the class folders of {where}; known are {' '.join(sorted(SUFFIXES))}")
+        raise UserError(f"no images in the class folders of {where}; known are {' '.join(sorted(IMAGE_SUFFIXES))}")
     if empty := [name for name in classes if not tree[name]]:
         raise UserError(
             f"{name_some(empty, 'class folder', 'class folders')} of {where} without images; fill or remove"
@@ -113,7 +113,7 @@ def _scan(folder: Path) -> tuple[list[str], list[os.DirEntry]]:
 
 
 def _is_image(name: str) -> bool:
-    return os.path.splitext(name)[1].lower() in SUFFIXES
+    return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
 
 
 # --- lists of paths and labels ----------------------------------------------------------------------------------------
@@ -147,8 +147,7 @@ def _from_rows(path: Path, root: str | None, rows_of) -> Found:
     splits = {}
     for split in sorted({row.split for row in rows}, key=("train", "val", "test").index):
         chosen = [row for row in rows if row.split == split]
-        sizes = [_size(os.path.join(folder, row.path)) for row in chosen]
-        splits[split] = FileImages(folder, [r.path for r in chosen], [number[r.label] for r in chosen], sizes)
+        splits[split] = FileImages([r.path for r in chosen], [number[r.label] for r in chosen], root=folder)
     return Found(_folder_names(rows, labels) or labels, splits, notes)
 
 
@@ -212,13 +211,6 @@ def _folder_names(rows: list[_Row], labels: list[str]) -> list[str] | None:
 
 def _is_number(label: str) -> bool:
     return label.isascii() and label.isdigit()
-
-
-def _size(path: str) -> int:
-    try:
-        return os.stat(path).st_size
-    except OSError:
-        return -1
 
 
 # --- arrays -----------------------------------------------------------------------------------------------------------

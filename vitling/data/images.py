@@ -1,4 +1,4 @@
-"""Labelled images of one split, read one at a time: from an array, from files, or from a Hugging Face table."""
+"""Labelled images of one split, one at a time: read from an array, a file or a Hugging Face table, fitted to a size."""
 
 import copy
 import hashlib
@@ -12,8 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from vitling.errors import UserError
+from vitling.errors import UserError, did_you_mean
 
+IMAGE_SUFFIXES = {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".jp2", ".avif"}
+IMAGE_SUFFIXES |= {".ppm", ".pgm", ".pbm", ".pnm", ".tga", ".npy"}
+FITS = ("resize", "pad", "crop")
 _REMEDY = "Repair or remove it, or pass on_bad_image=skip to leave such images out."
 
 
@@ -97,14 +100,18 @@ class FileImages(Images):
 
     def __init__(
         self,
-        root: str | os.PathLike,
-        names: Sequence[str],
+        paths: Sequence[str | os.PathLike],
         labels: Sequence[int] | np.ndarray,
-        sizes: Sequence[int] | np.ndarray,
+        *,
+        root: str | os.PathLike = "",
+        sizes: Sequence[int] | None = None,
     ):
-        super().__init__(labels, names)
+        """`paths` start at `root`; they are the images' names. `sizes` in bytes are looked up unless given."""
+        super().__init__(labels, [os.fspath(path) for path in paths])
         self.root = os.fspath(root)
-        self.sizes = np.asarray(sizes, dtype=np.int64)  # bytes; -1 where there is no such file
+        self.sizes = np.array(
+            [_file_size(self.path(i)) for i in range(len(self))] if sizes is None else sizes, np.int64
+        )
 
     def path(self, i: int) -> str:
         return os.path.join(self.root, self.names[i])
@@ -189,6 +196,61 @@ def read_layout(source: str | BytesIO, *, name: str | None = None, alpha: bool =
             if sixteen_bit:
                 return Layout(1, True)
             return Layout(4 if alpha else 1 if _is_grey(image) else 3, False)
+
+
+def fit_image(array: np.ndarray, size: tuple[int, int], fit: str, channels: int, white: int = 255) -> np.ndarray:
+    """Bring H x W x C pixels, uint8 or uint16, to uint8 C x height x width (antialiased bicubic, timm's default).
+
+    fit="resize" stretches, "pad" keeps the shape and fills up with black, "crop" keeps it and cuts the longer sides.
+    `white` is the value of 16-bit pixels that becomes 255.
+    """
+    if array.shape[-1] == 3 and channels == 1:
+        array = _luminance(array)
+    elif array.shape[-1] not in (1, channels) or (array.shape[-1] == 1 and channels not in (1, 3)):
+        raise UserError(
+            f"the image has {array.shape[-1]} channels where {channels} are wanted; only grey and colour (1 and 3) "
+            "are turned into each other"
+        )
+    height, width = size
+    h, w = array.shape[:2]
+    inner, box = (height, width), (0.0, 0.0, float(w), float(h))
+    if fit == "pad":
+        scale = min(height / h, width / w)
+        inner = (max(1, round(h * scale)), max(1, round(w * scale)))
+    elif fit == "crop":
+        scale = max(height / h, width / w)
+        left, top = (w - width / scale) / 2, (h - height / scale) / 2
+        box = (max(left, 0.0), max(top, 0.0), min(w - left, float(w)), min(h - top, float(h)))
+    elif fit != "resize":
+        raise UserError(f"unknown fit '{fit}'. {did_you_mean(fit, FITS)}")
+    pixels = _resize(array, inner, box)
+    if array.dtype == np.uint16:
+        pixels = np.clip(np.rint(pixels * (255 / white)), 0, 255).astype(np.uint8)
+    pixels = pixels.transpose(2, 0, 1)
+    if inner != (height, width):
+        top, left = (height - inner[0]) // 2, (width - inner[1]) // 2
+        canvas = np.zeros((pixels.shape[0], height, width), np.uint8)
+        canvas[:, top : top + inner[0], left : left + inner[1]] = pixels
+        pixels = canvas
+    return np.ascontiguousarray(np.broadcast_to(pixels, (channels, height, width)))
+
+
+def load_image(images: Images, i: int, size: tuple[int, int], fit: str, channels: int, white: int = 255) -> np.ndarray:
+    """Read and fit image i. Decoding into memory and streaming both come here, so that both give the same pixels."""
+    # A JPEG many times too large is decoded at a fraction of its size; twice the target is left for the resampling.
+    array = images.read(i, at_least=2 * max(size))
+    try:
+        return fit_image(array, size, fit, channels, white)
+    except UserError as error:
+        raise BadImage(images.names[i], str(error)) from None
+
+
+def _file_size(path: str) -> int:
+    """Bytes, or -1 where there is no such file."""
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return -1
 
 
 @contextmanager
@@ -276,3 +338,24 @@ def _pixels(image: Image.Image, alpha: bool) -> np.ndarray:
         image = Image.alpha_composite(paper, image)
     pixels = np.array(image.convert(mode))
     return pixels if pixels.ndim == 3 else pixels[..., None]
+
+
+def _luminance(array: np.ndarray) -> np.ndarray:
+    """ITU-R 601 in Pillow's integers, for both depths."""
+    weighted = array.astype(np.uint32) @ np.array([19595, 38470, 7471], np.uint32)
+    return ((weighted + 0x8000) >> 16).astype(array.dtype)[..., None]
+
+
+def _resize(array: np.ndarray, size: tuple[int, int], box: tuple[float, float, float, float]) -> np.ndarray:
+    """Resample a box of the array. 16 bits give floating-point numbers, so that nothing is lost before scaling."""
+    h, w, channels = array.shape
+    if size == (h, w) and box == (0, 0, w, h):
+        return array
+    if array.dtype == np.uint8 and channels == 3:
+        return np.asarray(Image.fromarray(array).resize(size[::-1], Image.Resampling.BICUBIC, box))
+    # Channel by channel: with four at once Pillow would take the last for transparency.
+    planes = np.ascontiguousarray(array.transpose(2, 0, 1))
+    if array.dtype == np.uint16:
+        planes = planes.astype(np.float32)
+    resized = [Image.fromarray(plane).resize(size[::-1], Image.Resampling.BICUBIC, box) for plane in planes]
+    return np.stack([np.asarray(plane) for plane in resized], axis=-1)

@@ -176,7 +176,7 @@ def _torchvision_images(source: Any, name: str, root: str) -> Images:
     else:
         paths, labels = source._images if hasattr(source, "_images") else source._image_files, source._labels
     names = [Path(os.path.relpath(path, root)).as_posix() for path in paths]
-    return FileImages(root, names, labels, [os.stat(path).st_size for path in paths])
+    return FileImages(names, labels, root=root)
 
 
 # --- Hugging Face -----------------------------------------------------------------------------------------------------
