@@ -22,7 +22,8 @@ from timm.layers import (
     trunc_normal_,
     use_fused_attn,
 )
-from timm.models import checkpoint, checkpoint_seq, feature_take_indices
+from timm.models import checkpoint, checkpoint_seq
+from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 
 from vitling.errors import UserError, did_you_mean
