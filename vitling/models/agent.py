@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 from timm.layers import DropPath, calculate_drop_path_rates, create_classifier, get_device_dtype, to_2tuple
-from timm.models import checkpoint, feature_take_indices
+from timm.models import checkpoint
+from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 
 from vitling.errors import UserError, did_you_mean
@@ -31,7 +32,11 @@ class TapWindow:
         self.side = math.ceil(math.sqrt(num_heads))
         self.rows = math.ceil(num_heads / self.side)
         self.before = (self.side - 1) // 2
-        self.padding = tuple(max(self.before, size - 1 - self.before) for size in (self.rows, self.side))
+        # Zeros around the image: what both sides need is left to the convolution, the rest is copied in before it.
+        after = [size - 1 - self.before for size in (self.rows, self.side)]
+        self.padding = [min(self.before, n) for n in after]
+        rows, columns = self.padding
+        self.extra = [self.before - columns, after[1] - columns, self.before - rows, after[0] - rows]
 
     @property
     def offsets(self) -> list[tuple[int, int]]:
@@ -44,10 +49,8 @@ class TapWindow:
 
     def conv(self, x: Tensor, taps: Tensor, bias: Tensor | None = None, groups: int = 1) -> Tensor:
         """Convolve (B, D, h, w) with taps (D_out, D_in, H), zero outside the image."""
-        y = F.conv2d(x, self.kernel(taps), bias, padding=self.padding, groups=groups)
-        # Torch pads both sides alike, which is too much on one of them when the window is not centred.
-        top, left = (pad - self.before for pad in self.padding)
-        return y[:, :, top : top + x.shape[2], left : left + x.shape[3]]
+        x = F.pad(x, self.extra) if any(self.extra) else x
+        return F.conv2d(x, self.kernel(taps), bias, padding=self.padding, groups=groups)
 
 
 class GeneralizedConv(nn.Module):
@@ -530,8 +533,8 @@ def create_agent(vit: nn.Module, *, stem: str = "auto", share: bool = False, **o
 SMALL = dict(embed_dim=288, depth=6, num_heads=9)
 BASE = dict(embed_dim=384, depth=12, num_heads=6, pre_norm=False)
 VARIANTS = {
-    "agent_test":      dict(img_size=16, patch_size=4, embed_dim=36, depth=3, num_heads=9, mlp_ratio=2.0, stem="res", mid_chans=8, down_sample=(0, 1)),
-    "agent_nano":      dict(img_size=32, patch_size=4, embed_dim=108, depth=6, num_heads=9, mlp_ratio=2.0, stem="res", mid_chans=24, down_sample=(0, 1)),
+    "agent_test":      dict(img_size=16, patch_size=4, num_classes=10, embed_dim=36, depth=3, num_heads=9, mlp_ratio=2.0, stem="res", mid_chans=8, down_sample=(0, 1)),
+    "agent_nano":      dict(img_size=32, patch_size=4, num_classes=10, embed_dim=108, depth=6, num_heads=9, mlp_ratio=2.0, stem="res", mid_chans=24, down_sample=(0, 1)),
     "agent_small":     SMALL,
     "agent_small_res": dict(SMALL, stem="res", down_sample=(0, 1)),
     "agent_base":      BASE,

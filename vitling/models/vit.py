@@ -184,8 +184,8 @@ def _rename(key: str, names: list[tuple[str, str]]) -> str:
 
 # fmt: off
 VARIANTS = {
-    "boot_vit_test":  dict(img_size=16, patch_size=4, embed_dim=36, depth=3, num_heads=9, mlp_ratio=2.0),
-    "boot_vit_nano":  dict(img_size=32, patch_size=4, embed_dim=108, depth=6, num_heads=9, mlp_ratio=2.0),
+    "boot_vit_test":  dict(img_size=16, patch_size=4, num_classes=10, embed_dim=36, depth=3, num_heads=9, mlp_ratio=2.0),
+    "boot_vit_nano":  dict(img_size=32, patch_size=4, num_classes=10, embed_dim=108, depth=6, num_heads=9, mlp_ratio=2.0),
     "boot_vit_small": dict(embed_dim=288, depth=6, num_heads=9, norm_eps=1e-5, proj_drop_rate=0.1, attn_drop_rate=0.1),
     "boot_vit_base":  dict(embed_dim=384, depth=12, num_heads=6, norm_eps=1e-6),
 }
