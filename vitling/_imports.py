@@ -9,8 +9,6 @@ A `.pth` file installed beside the package imports this module when Python start
 `import timm` works before `import vitling` too.
 """
 
-import importlib.abc
-import importlib.util
 import sys
 
 
@@ -34,12 +32,14 @@ _keep: list = []
 _after = {"torchvision.extension": declare_torchvision_operators}
 
 
-class _AfterImport(importlib.abc.MetaPathFinder):
+class _AfterImport:
     """Finds nothing itself: lets the other finders answer, then runs a function after the module has run."""
 
     def find_spec(self, name, path=None, target=None):
         if name not in _after:
             return None
+        import importlib.util  # here, because this module runs at every start of Python and that import is slow
+
         action = _after.pop(name)  # popped first: the search below asks every finder again, this one included
         spec = importlib.util.find_spec(name)
         if spec is None or spec.loader is None:

@@ -61,15 +61,12 @@ def evaluate(
         download=reading.download,
         channels=run.preprocessing().channels,
         on_bad_image=run.recipe.on_bad_image,
+        class_names=None if own else run.class_names,
     )
     images = _choose_split(dataset, split, run, own)
-    labels = _labels_in_run_order(images.labels, dataset.class_names, run.class_names)
-    source = load_split(
-        images, split, reading=reading, on_bad_image=run.recipe.on_bad_image, on_progress=on_progress,
-        **run.preprocessing().fit_args(),
-    )  # fmt: skip
+    source = load_split(images, split, reading=reading, on_progress=on_progress, **run.preprocessing().fit_args())
     logits = predict_logits(run.load_model(which), source, run.preprocessing(), on_progress=on_progress)
-    result = measure(logits, labels, run.class_names, data=dataset.name, split=split)
+    result = measure(logits, source.labels, run.class_names, data=dataset.name, split=split)
     write_text(run.path / f"evaluation-{split}.json", result.to_json())
     if own and split == "test":
         run.update(test_looks=run.info.get("test_looks", 0) + 1)
@@ -88,20 +85,10 @@ def _choose_split(dataset, split: str, run: Run, own: bool):
     return dataset.splits[split]
 
 
-def _labels_in_run_order(labels, data_names: list[str], run_names: list[str]) -> Tensor:
-    """Class numbers of the data as the run counts them: by name."""
-    unknown = sorted(set(data_names) - set(run_names))
-    if unknown:
-        raise UserError(
-            f"the data has classes that the run has not learned: {', '.join(unknown[:5])}. "
-            f"It knows {', '.join(run_names[:8])}{' ...' if len(run_names) > 8 else ''}."
-        )
-    place = torch.tensor([run_names.index(name) for name in data_names])
-    return place[torch.as_tensor(labels)]
-
-
 @torch.inference_mode()
-def predict_logits(model: nn.Module, source, preprocessing: Preprocessing, *, batch_size: int = 256, on_progress=None) -> Tensor:
+def predict_logits(
+    model: nn.Module, source, preprocessing: Preprocessing, *, batch_size: int = 256, on_progress=None
+) -> Tensor:
     """Class scores of every image of a split, in its order."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     model = model.to(device).eval()
@@ -122,7 +109,11 @@ def measure(logits: Tensor, labels: Tensor, class_names: list[str], *, data: str
     counts, right = confusion.sum(1), confusion.diag()
     present = counts > 0  # a class without images has no accuracy and does not drag the mean down
     f1 = metrics.multiclass_f1_score(logits, labels, num_classes=classes, average="none")
-    top5 = metrics.multiclass_accuracy(logits, labels, num_classes=classes, top_k=5, average="micro") if classes > 5 else None
+    top5 = (
+        metrics.multiclass_accuracy(logits, labels, num_classes=classes, top_k=5, average="micro")
+        if classes > 5
+        else None
+    )
     return Evaluation(
         data=data,
         split=split,
@@ -132,7 +123,9 @@ def measure(logits: Tensor, labels: Tensor, class_names: list[str], *, data: str
         top5=None if top5 is None else top5.item(),
         macro_f1=f1[present].mean().item(),
         loss=nn.functional.cross_entropy(logits, labels).item(),
-        ece=metrics.multiclass_calibration_error(probabilities, labels, num_classes=classes, n_bins=CALIBRATION_BINS).item(),
+        ece=metrics.multiclass_calibration_error(
+            probabilities, labels, num_classes=classes, n_bins=CALIBRATION_BINS
+        ).item(),
         class_names=class_names,
         per_class=[
             {

@@ -82,9 +82,7 @@ class Schedule:
         self.per_epoch = optim.schedule_per == "epoch"
         self.lag, self.steps_per_epoch = optim.schedule_lag_epochs, steps_per_epoch
         unit = 1 if self.per_epoch else steps_per_epoch
-        timing = dict(
-            warmup_t=optim.warmup_epochs * unit, warmup_lr_init=optim.warmup_lr, t_in_epochs=False
-        )
+        timing = dict(warmup_t=optim.warmup_epochs * unit, warmup_lr_init=optim.warmup_lr, t_in_epochs=False)
         if optim.schedule == "cosine":
             span = (recipe.epochs - optim.cooldown_epochs) * unit
             self.scheduler = CosineLRScheduler(optimizer, t_initial=span, lr_min=optim.min_lr, **timing)

@@ -53,12 +53,12 @@ def find_images(given: list[str | Path]) -> list[Path]:
         if path.is_dir():
             inside = sorted(p for p in path.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file())
             if not inside:
-                raise UserError(f"no images in {path}; files ending in {', '.join(sorted(IMAGE_SUFFIXES)[:6])} ... are read.")
+                raise UserError(
+                    f"no images in {path}; files ending in {', '.join(sorted(IMAGE_SUFFIXES)[:6])} ... are read."
+                )
             found += inside
         elif path.exists():
             found.append(path)
         else:
             raise UserError(f"no image at {path}.")
     return found
-
-

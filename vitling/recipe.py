@@ -69,7 +69,9 @@ class Recipe:
     method: str = "supervised"
     method_args: dict[str, Any] = field(default_factory=dict)
     init: str = ""  # a run, a weights file or a hub name to start from
-    freeze: tuple[str, ...] = ()  # name patterns of parameters that stay as they are; "backbone" is all but the classifier
+    freeze: tuple[
+        str, ...
+    ] = ()  # name patterns of parameters that stay as they are; "backbone" is all but the classifier
     # from what
     data: str = "digits"
     img_size: int | tuple[int, int] | None = None  # None: the size of the data, or the model's own for photographs
@@ -187,7 +189,7 @@ def _convert(value: Any, kind: Any, key: str) -> Any:
 
 
 def _convert_union(value: Any, args: tuple, key: str) -> Any:
-    if value is None or value in ("none", "null", "") and type(None) in args:
+    if value is None or (value in ("none", "null", "") and type(None) in args):
         return None
     failures = []
     for option in args:
@@ -201,7 +203,11 @@ def _convert_union(value: Any, args: tuple, key: str) -> Any:
 
 def _convert_tuple(value: Any, args: tuple, key: str) -> tuple:
     if isinstance(value, str):
-        value = [yaml.safe_load(part) for part in value.replace("x", ",").split(",")] if _is_size(value) else value.split(",")
+        value = (
+            [yaml.safe_load(part) for part in value.replace("x", ",").split(",")]
+            if _is_size(value)
+            else value.split(",")
+        )
         value = [part for part in value if part != ""]
     elif not isinstance(value, (list, tuple)):
         value = [value]
@@ -226,7 +232,11 @@ def _convert_scalar(value: Any, kind: Any, key: str) -> Any:
         converted = kind(value)
     except (TypeError, ValueError):
         converted = None
-    if converted is None or (kind is int and converted != _number(value)) or (isinstance(value, bool) and kind is not bool):
+    if (
+        converted is None
+        or (kind is int and converted != _number(value))
+        or (isinstance(value, bool) and kind is not bool)
+    ):
         raise UserError(f"{key}={value} must be {'a whole number' if kind is int else 'a number'}.")
     return converted
 
@@ -253,7 +263,9 @@ def save_recipe(recipe: Recipe, path: Path) -> None:
 
 
 def to_yaml(recipe: Recipe) -> str:
-    return yaml.safe_dump(_plain(to_dict(recipe)), sort_keys=False, allow_unicode=True, default_flow_style=None, width=120)
+    return yaml.safe_dump(
+        _plain(to_dict(recipe)), sort_keys=False, allow_unicode=True, default_flow_style=None, width=120
+    )
 
 
 def _plain(value: Any) -> Any:
@@ -278,7 +290,9 @@ def load_recipe(source: str | Path) -> Recipe:
 
     recipes = named_recipes()
     if str(source) not in recipes:
-        raise UserError(f"unknown recipe '{source}'. {did_you_mean(str(source), recipes)} `vitling list recipes` shows all.")
+        raise UserError(
+            f"unknown recipe '{source}'. {did_you_mean(str(source), recipes)} `vitling list recipes` shows all."
+        )
     return recipes[str(source)]()
 
 

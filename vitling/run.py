@@ -1,11 +1,11 @@
 """The run directory: what it holds, how it is claimed, checkpointed, resumed and read back.
 
-    recipe.yaml        the resolved recipe; training from it repeats the run
-    run.json           class names, preprocessing, data fingerprint, environment, why it stopped, wall time
-    metrics.jsonl      a line per validation; equal in a resumed and an uninterrupted run
-    timing.jsonl       the same lines' speed and wall time, which never repeat exactly
-    best/  last/       model.safetensors and config.json, which timm loads as "local-dir:RUN/best"
-    checkpoint/        what resuming needs: the two newest states and a manifest with their checksums
+recipe.yaml        the resolved recipe; training from it repeats the run
+run.json           class names, preprocessing, data fingerprint, environment, why it stopped, wall time
+metrics.jsonl      a line per validation; equal in a resumed and an uninterrupted run
+timing.jsonl       the same lines' speed and wall time, which never repeat exactly
+best/  last/       model.safetensors and config.json, which timm loads as "local-dir:RUN/best"
+checkpoint/        what resuming needs: the two newest states and a manifest with their checksums
 """
 
 import errno
@@ -107,7 +107,9 @@ class Run:
             lock = FileLock(self.path / ".lock", timeout=0)
             lock.acquire()
         except Timeout:
-            raise UserError(f"another process is training into {self.path}; wait for it, or choose another --out.") from None
+            raise UserError(
+                f"another process is training into {self.path}; wait for it, or choose another --out."
+            ) from None
         except OSError as error:
             raise UserError(f"cannot write to {self.path}: {error.strerror or error}.") from None
         try:
@@ -118,7 +120,9 @@ class Run:
     # -- writing ---------------------------------------------------------------------------------------------------
 
     def update(self, **changes) -> None:
-        write_text(self.path / "run.json", json.dumps({**self.info, **_jsonable(changes)}, indent=1, ensure_ascii=False))
+        write_text(
+            self.path / "run.json", json.dumps({**self.info, **_jsonable(changes)}, indent=1, ensure_ascii=False)
+        )
 
     def save_recipe(self, recipe: Recipe) -> None:
         save_recipe(recipe, self.path / "recipe.yaml")
@@ -138,7 +142,7 @@ class Run:
             if _size(self.path / file) > size:
                 os.truncate(self.path / file, size)
 
-    def save_model(self, which: str, model, class_names: list[str], preprocessing, model_args: dict) -> None:
+    def save_model(self, which: str, model, class_names: list[str], model_args: dict) -> None:
         """Weights as safetensors and a config.json in timm's format, under best/ or last/."""
         from timm.models._hub import save_config_for_hf
 
@@ -146,14 +150,7 @@ class Run:
 
         folder = self.path / which
         with replacing(folder / "config.json") as temporary:
-            overlay = dict(
-                input_size=[preprocessing.channels, *preprocessing.size],
-                mean=list(preprocessing.mean),
-                std=list(preprocessing.std),
-                crop_pct=1.0,
-                label_names=class_names,
-            )
-            save_config_for_hf(model, str(temporary), model_config=overlay, model_args=model_args)
+            save_config_for_hf(model, temporary, model_config={"label_names": class_names}, model_args=model_args)
         save_weights(model, folder / "model.safetensors")
 
     # -- checkpoints -----------------------------------------------------------------------------------------------
@@ -219,7 +216,9 @@ def environment() -> dict:
         "torch": torch.__version__,
         "timm": timm.__version__,
         "platform": platform.platform(),
-        "processor": torch.cuda.get_device_name(0) if torch.cuda.is_available() else platform.processor() or platform.machine(),
+        "processor": torch.cuda.get_device_name(0)
+        if torch.cuda.is_available()
+        else platform.processor() or platform.machine(),
         "threads": torch.get_num_threads(),
         "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
     }
@@ -273,6 +272,7 @@ def _no_space(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno == errno.ENOSPC:
-            raise UserError(f"no space left on the device for {path}; free some and repeat the command to resume.") from None
+            raise UserError(
+                f"no space left on the device for {path}; free some and repeat the command to resume."
+            ) from None
         raise
-

@@ -63,7 +63,9 @@ class Interrupted(Exception):
     """SIGTERM or Ctrl-C arrived; the run is saved and can be resumed."""
 
 
-def train(recipe: Recipe, run_dir: str | Path, *, settings: Settings | None = None, listener: Listener | None = None) -> Run:
+def train(
+    recipe: Recipe, run_dir: str | Path, *, settings: Settings | None = None, listener: Listener | None = None
+) -> Run:
     """Train a recipe into a run directory; into the same directory again, resume it."""
     settings, listener = settings or Settings(), listener or Listener()
     accelerator = _accelerator(settings, run_dir)
@@ -131,6 +133,7 @@ class Training:
             img_size=data.preprocessing.size,
             **recipe.model_args,
         )
+        model.pretrained_cfg = {**model.pretrained_cfg, **saved_config(data)}
         if recipe.init:
             self.listener.say(load_init(model, recipe.init))
         freeze(model, recipe.freeze)
@@ -217,7 +220,9 @@ class Training:
         self.unwrapped.load_state_dict(before[0])
         self.optimizer.load_state_dict(before[1])
         step_seconds = sum(times[2:]) / len(times[2:])  # the first ones warm up
-        measured = torch.tensor([step_seconds, time.monotonic() - self.began, validation], device=self.accelerator.device)
+        measured = torch.tensor(
+            [step_seconds, time.monotonic() - self.began, validation], device=self.accelerator.device
+        )
         return tuple(self.accelerator.reduce(measured, "mean").tolist())
 
     def _endless_steps(self):
@@ -362,7 +367,7 @@ class Training:
         args = {**self.recipe.model_args, "in_chans": self.data.preprocessing.channels}
         if hasattr(model, "patch_embed"):
             args["img_size"] = list(self.data.preprocessing.size)
-        self.run.save_model(which, model, self.data.class_names, self.data.preprocessing, args)
+        self.run.save_model(which, model, self.data.class_names, args)
 
     def _save_checkpoint(self) -> None:
         """The main process writes: every process holds the same state, and generators are functions of the step."""
@@ -420,7 +425,9 @@ class Training:
         if asked:
             self._save_checkpoint()
             if self.accelerator.is_main_process:
-                self.run.update(status="interrupted", stopped=f"interrupted at step {self.step}", wall_seconds=self._seconds())
+                self.run.update(
+                    status="interrupted", stopped=f"interrupted at step {self.step}", wall_seconds=self._seconds()
+                )
             raise Interrupted(f"saved {self.run.path} at step {self.step}; the same command resumes it")
 
     def _decide_compile(self, clock: float, steps_here: int) -> None:
@@ -491,7 +498,13 @@ def validate(model: nn.Module, data: TrainingData, accelerator: Accelerator) -> 
             logits = model(batch["image"]).float()
         label = batch["label"]
         loss = F.cross_entropy(logits, label, reduction="sum")
-        sums += torch.stack([(logits.argmax(1) == label).sum().double(), loss.double(), torch.tensor(len(label), device=loss.device).double()])
+        sums += torch.stack(
+            [
+                (logits.argmax(1) == label).sum().double(),
+                loss.double(),
+                torch.tensor(len(label), device=loss.device).double(),
+            ]
+        )
     model.train(training)
     model._compiled_call_impl = compiled
     right, loss, count = accelerator.reduce(sums, "sum").tolist()
@@ -506,6 +519,21 @@ def create_augment(recipe: Recipe, data: TrainingData) -> Augment:
     return Augment(data.preprocessing.size, mean=data.preprocessing.mean, std=data.preprocessing.std, **spec)
 
 
+def saved_config(data: TrainingData) -> dict:
+    """What timm's config of the saved model says about its input, in place of the published weights' values."""
+    seen = data.preprocessing
+    return {
+        "tag": None,
+        "custom_load": False,
+        "input_size": (seen.channels, *seen.size),
+        "mean": seen.mean,
+        "std": seen.std,
+        "crop_pct": 1.0,
+        "crop_mode": {"resize": "squash", "pad": "border", "crop": "center"}[seen.fit],
+        "num_classes": len(data.class_names),
+    }
+
+
 def class_weights(labels: Tensor, num_classes: int) -> Tensor:
     """Loss weights inverse to class frequency, with mean 1 over the training images."""
     counts = labels.bincount(minlength=num_classes).clamp(min=1)
@@ -517,7 +545,9 @@ def freeze(model: nn.Module, patterns: tuple[str, ...]) -> None:
     check_patterns(model, patterns, "freeze")
     head = {id(p) for p in model.get_classifier().parameters()} if "backbone" in patterns else set()
     for name, parameter in model.named_parameters():
-        if any(fnmatch(name, pattern) for pattern in patterns) or ("backbone" in patterns and id(parameter) not in head):
+        if any(fnmatch(name, pattern) for pattern in patterns) or (
+            "backbone" in patterns and id(parameter) not in head
+        ):
             parameter.requires_grad_(False)
     if not any(p.requires_grad for p in model.parameters()):
         raise UserError(f"freeze={','.join(patterns)} leaves nothing to train; freeze less.")
@@ -535,9 +565,13 @@ def load_init(model: nn.Module, source: str) -> str:
         try:
             state = load_state_dict_from_hf(source.removeprefix("hf-hub:"))
         except Exception as error:  # the hub client raises many kinds: no network, no such name, no access
-            raise UserError(f"init={source} is no file here and could not be had from the hub: {str(error).splitlines()[0]}") from None
+            raise UserError(
+                f"init={source} is no file here and could not be had from the hub: {str(error).splitlines()[0]}"
+            ) from None
         return f"init={source}: {load_weights(model, state)}"
-    raise UserError(f"init={source} is neither a run, nor a weights file, nor a hub name such as timm/vit_tiny_patch16_224.augreg_in21k.")
+    raise UserError(
+        f"init={source} is neither a run, nor a weights file, nor a hub name such as timm/vit_tiny_patch16_224.augreg_in21k."
+    )
 
 
 def seed_everything(*parts: object) -> None:

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, default_collate
+from torch.utils.data import DataLoader
 
-from vitling.data.images import Images, fit_image
+from vitling.data.images import Images, load_image
 from vitling.errors import UserError
 
 
@@ -42,16 +42,14 @@ class Resident:
 class Streamed:
     """A split too large for memory: read and fitted by worker processes, batch by batch."""
 
-    def __init__(self, images: Images, *, workers: int, on_bad_image: str = "error", **fit_args):
-        self.samples = _FittedImages(images, on_bad_image, fit_args)
+    def __init__(self, images: Images, *, workers: int, **fit_args):
         self.labels = torch.as_tensor(images.labels)
         self.plan: list[list[int]] = []
         self.loader = DataLoader(
-            self.samples,
+            _FittedImages(images, fit_args),
             batch_sampler=self,  # asked again for each pass, so one set of workers serves every epoch
             num_workers=workers,
             persistent_workers=workers > 0,
-            collate_fn=_collate_readable,
         )
 
     def __len__(self) -> int:
@@ -66,27 +64,15 @@ class Streamed:
 
 
 class _FittedImages(torch.utils.data.Dataset):
-    def __init__(self, images: Images, on_bad_image: str, fit_args: dict):
-        self.images, self.on_bad_image, self.fit_args = images, on_bad_image, fit_args
+    def __init__(self, images: Images, fit_args: dict):
+        self.images, self.fit_args = images, fit_args
 
     def __len__(self) -> int:
         return len(self.images)
 
-    def __getitem__(self, i: int) -> dict | None:
-        try:
-            image = fit_image(self.images.read(i), **self.fit_args)
-        except UserError:
-            if self.on_bad_image == "error":
-                raise
-            return None
-        return {"image": torch.as_tensor(image), "label": int(self.images.labels[i]), "index": i}
-
-
-def _collate_readable(samples: list[dict | None]) -> dict[str, Tensor]:
-    readable = [sample for sample in samples if sample is not None]
-    if not readable:
-        raise UserError(f"a whole batch of {len(samples)} images could not be read; look at the data with `vitling plan`.")
-    return default_collate(readable)
+    def __getitem__(self, i: int) -> dict:
+        image = load_image(self.images, i, **self.fit_args)
+        return {"image": torch.from_numpy(image), "label": int(self.images.labels[i]), "index": i}
 
 
 def epoch_order(labels: Tensor, *, generator: torch.Generator, balance: str = "none", repeats: int = 1) -> Tensor:
@@ -150,12 +136,13 @@ class TrainLoader:
         parts = self.recipe.accumulate
         for part in range(parts):
             micro = {name: value.tensor_split(parts)[part].to(self.device) for name, value in batch.items()}
-            count = len(micro["label"])  # fewer than drawn where unreadable images were skipped
-            own = {name: value.tensor_split(parts)[part][:count] for name, value in draws.items()}
+            own = {name: value.tensor_split(parts)[part] for name, value in draws.items()}
             yield {**micro, "image": self.augment.apply(micro["image"], own)}
 
 
-def eval_batches(source, normalize, *, batch_size: int, device, rank: int = 0, world: int = 1) -> Iterator[dict[str, Tensor]]:
+def eval_batches(
+    source, normalize, *, batch_size: int, device, rank: int = 0, world: int = 1
+) -> Iterator[dict[str, Tensor]]:
     """Every image once, in order, without augmentation; process `rank` of `world` gets every world-th batch."""
     plan = list(torch.arange(len(source)).split(batch_size))[rank::world]
     for batch in source.batches(plan):

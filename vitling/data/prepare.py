@@ -4,13 +4,13 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from vitling.data.images import Images
+from vitling.data.decode import channel_statistics, decode
+from vitling.data.images import Images, evenly
 from vitling.data.loader import Resident, Streamed
-from vitling.data.sources import Dataset, channel_statistics, decode, open_dataset
+from vitling.data.sources import Dataset, open_dataset
 from vitling.data.splits import carve_validation, k_folds, take_fraction
 from vitling.errors import UserError
 from vitling.recipe import Recipe
@@ -82,7 +82,7 @@ def prepare_training_data(
     size = as_size(recipe.img_size) or natural_size(train) or model_size
     args = dict(fit=recipe.fit, channels=dataset.channels, white=dataset.white)
     stored = as_size(recipe.train_size) or size
-    reader = dict(reading=reading, on_bad_image=recipe.on_bad_image, on_progress=on_progress)
+    reader = dict(reading=reading, on_progress=on_progress)
     train_source = load_split(train, "train", size=stored, **args, **reader)
     if recipe.mean and recipe.std:
         mean, std = recipe.mean, recipe.std
@@ -90,7 +90,8 @@ def prepare_training_data(
             if len(values) != dataset.channels:
                 raise UserError(f"{key} has {len(values)} values, but the images have {dataset.channels} channels.")
     else:
-        mean, std = channel_statistics(getattr(train_source, "images", None) if isinstance(train_source, Resident) else train, size=stored, **args)
+        pixels = train_source.images if isinstance(train_source, Resident) else train
+        mean, std = channel_statistics(pixels, size=stored, **args)
     preprocessing = Preprocessing(size=size, mean=tuple(mean), std=tuple(std), **args)
     val_source = load_split(val, "val", size=size, **args, **reader)
     return TrainingData(dataset, train_source, val_source, preprocessing)
@@ -112,7 +113,9 @@ def split_training(dataset: Dataset, recipe: Recipe) -> tuple[Images, Images]:
     val = dataset.splits.get("val")
     if recipe.folds:
         if val is not None:
-            raise UserError(f"folds={recipe.folds} asks for k-fold, but the data brings a validation split; use folds=0.")
+            raise UserError(
+                f"folds={recipe.folds} asks for k-fold, but the data brings a validation split; use folds=0."
+            )
         kept, held = k_folds(train.labels, recipe.folds, recipe.seed)[recipe.fold]
         train, val = train.subset(kept), train.subset(held)
     elif val is None:
@@ -125,8 +128,7 @@ def split_training(dataset: Dataset, recipe: Recipe) -> tuple[Images, Images]:
 
 def natural_size(images: Images) -> tuple[int, int] | None:
     """The size that small images share; None for photographs, which take the size that the model was made for."""
-    sample = np.unique(np.linspace(0, len(images) - 1, 16).astype(int))
-    sizes = {images.read(i).shape[:2] for i in sample}
+    sizes = {images.read(i).shape[:2] for i in evenly(len(images), 16)}
     height, width = next(iter(sizes))
     return (height, width) if len(sizes) == 1 and max(height, width) <= 96 else None
 
@@ -144,12 +146,11 @@ def load_split(
     channels: int,
     white: int,
     reading: Reading,
-    on_bad_image: str = "error",
     on_progress: Progress | None = None,
 ) -> Resident | Streamed:
     """Decode a split into memory where it fits the limit; else read it batch by batch."""
     args = dict(size=size, fit=fit, channels=channels, white=white)
     if len(images) * channels * size[0] * size[1] > reading.memory_gb * 2**30:
-        return Streamed(images, workers=reading.workers, on_bad_image=on_bad_image, **args)
+        return Streamed(images, workers=reading.workers, **args)
     report = (lambda done, total: on_progress(name, done, total)) if on_progress else None
     return Resident(decode(images, on_progress=report, **args), torch.as_tensor(images.labels))

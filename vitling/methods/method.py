@@ -8,7 +8,9 @@ from torch import Tensor, nn
 from vitling.optim import parameter_groups
 from vitling.recipe import Optim
 
-Batch = dict[str, Tensor]  # image (B, C, H, W) normalised floats, label (B,) class numbers, index (B,) place in the split
+Batch = dict[
+    str, Tensor
+]  # image (B, C, H, W) normalised floats, label (B,) class numbers, index (B,) place in the split
 
 
 class Method(nn.Module, ABC):

@@ -54,7 +54,16 @@ def resnet50() -> Recipe:
         img_size=224,
         epochs=240,
         batch_size=64,
-        optim=Optim(name="sgd", lr=0.05, weight_decay=5e-4, momentum=0.0, decay_all=True, min_lr=0.0, warmup_epochs=0, schedule_per="epoch"),
+        optim=Optim(
+            name="sgd",
+            lr=0.05,
+            weight_decay=5e-4,
+            momentum=0.0,
+            decay_all=True,
+            min_lr=0.0,
+            warmup_epochs=0,
+            schedule_per="epoch",
+        ),
     )
 
 

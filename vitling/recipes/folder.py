@@ -19,6 +19,18 @@ def vit_nano() -> Recipe:
     )
 
 
+def vit_nano_small() -> Recipe:
+    """The same for small images (up to about 48 pixels) at their own size: 4-pixel patches."""
+    return replace(
+        vit_nano(),
+        model_args=dict(patch_size=4, embed_dim=128, depth=4, num_heads=4),
+        img_size=None,
+        train_size=None,
+        batch_size=64,
+        augment=Augment(crop="pad", hflip=0.5),
+    )
+
+
 def deit_tiny() -> Recipe:
     """DeiT-T at 224 pixels with DeiT's training: for thousands of photographs and a GPU."""
     return replace(

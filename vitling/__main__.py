@@ -1,0 +1,3 @@
+from vitling.cli import main
+
+main()

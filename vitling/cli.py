@@ -1,0 +1,197 @@
+"""The command line: one subcommand, one public function. No logic lives here, and torch is imported late."""
+
+import os
+import re
+import sys
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from vitling.errors import UserError
+
+app = typer.Typer(
+    name="vitling",
+    help="Grow Vision Transformers from scratch on small image datasets.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+
+DataRoot = Annotated[Path | None, typer.Option(help="Folder that already holds a named dataset.")]
+MemoryGb = Annotated[
+    float | None, typer.Option(help="Decoded images may take so much memory; larger data is streamed.")
+]
+Workers = Annotated[int | None, typer.Option(help="Processes that read streamed data.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+class Listed(str, Enum):
+    models, recipes, methods, datasets = "models", "recipes", "methods", "datasets"
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from vitling import __version__
+
+        print(f"vitling {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """Grow Vision Transformers from scratch on small image datasets."""
+
+
+@app.command()
+def train(
+    data: Annotated[str, typer.Argument(help="digits, cifar100, hf:owner/name, a folder, a CSV, a list or an .npz")],
+    settings: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Changes to the recipe, e.g. epochs=50")
+    ] = None,
+    recipe: Annotated[
+        str | None, typer.Option(help="A name from `vitling list recipes`, a YAML file or a run.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The run directory. The same one again resumes the run.")] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="Time to use, such as 90s, 30m or 2h: fits epochs and schedule to it.")
+    ] = None,
+    precision: Annotated[str, typer.Option(help="no (float32), bf16 or fp16.")] = "no",
+    data_root: DataRoot = None,
+    memory_gb: MemoryGb = None,
+    workers: Workers = None,
+    checkpoint_seconds: Annotated[float, typer.Option(help="Save for resuming this often.")] = 60.0,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Log to TensorBoard.")] = False,
+    wandb: Annotated[bool, typer.Option("--wandb", help="Log to Weights & Biases.")] = False,
+    mlflow: Annotated[bool, typer.Option("--mlflow", help="Log to MLflow.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+) -> None:
+    """Train a model on a dataset."""
+    from vitling import terminal
+    from vitling.recipe import load_recipe, override
+    from vitling.recipes import default_recipe
+    from vitling.train import Settings
+    from vitling.train import train as run_training
+
+    name = recipe or default_recipe(data)
+    chosen = override(override(load_recipe(name), {"data": _absolute(data)}), settings or [])
+    out = out or Path("runs") / re.sub(r"[^\w.-]+", "-", f"{Path(data).stem}-{Path(name).stem}")
+    trackers = {"tensorboard": tensorboard, "wandb": wandb, "mlflow": mlflow}
+    where = Settings(
+        precision=precision,
+        budget_seconds=terminal.parse_duration(budget) if budget else None,
+        checkpoint_seconds=checkpoint_seconds,
+        trackers=tuple(tracker for tracker, wanted in trackers.items() if wanted),
+        reading=_reading(data_root, memory_gb, workers),
+    )
+    with terminal.show_training(quiet or os.environ.get("RANK", "0") != "0") as listener:
+        if not recipe:
+            listener.say(f"recipe {name} (`vitling show {name}`); another one by --recipe")
+        run = run_training(chosen, out, settings=where, listener=listener)
+        listener.finished(run)
+
+
+@app.command()
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="A run directory.")],
+    data: Annotated[
+        str | None, typer.Argument(help="Other data with the same classes; default: the run's own.")
+    ] = None,
+    split: Annotated[str, typer.Option(help="test, val or train.")] = "test",
+    weights: Annotated[str, typer.Option(help="best or last.")] = "best",
+    data_root: DataRoot = None,
+    memory_gb: MemoryGb = None,
+    workers: Workers = None,
+    as_json: AsJson = False,
+) -> None:
+    """Top-1 and top-5, macro-F1, accuracy per class, confusion matrix, calibration."""
+    from vitling import terminal
+    from vitling.evaluate import evaluate as run_evaluation
+
+    with terminal.show_progress(quiet=as_json) as on_progress:
+        reading = _reading(data_root, memory_gb, workers)
+        result = run_evaluation(run, data, split=split, which=weights, reading=reading, on_progress=on_progress)
+    print(result.to_json()) if as_json else terminal.show_evaluation(result, run)
+
+
+@app.command()
+def predict(
+    run: Annotated[Path, typer.Argument(help="A run directory.")],
+    images: Annotated[list[Path], typer.Argument(help="Image files and folders.")],
+    top: Annotated[int, typer.Option(min=1, help="Classes per image.")] = 3,
+    weights: Annotated[str, typer.Option(help="best or last.")] = "best",
+    as_json: AsJson = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+) -> None:
+    """Your class names and their probabilities, for files and folders."""
+    from vitling import terminal
+    from vitling.predict import predict as run_prediction
+
+    with terminal.show_progress(quiet=as_json or as_csv) as on_progress:
+        predictions = run_prediction(run, images, top=top, which=weights, on_progress=on_progress)
+    terminal.show_predictions(predictions, "json" if as_json else "csv" if as_csv else "table")
+
+
+@app.command("list")
+def list_names(
+    what: Annotated[Listed, typer.Argument(help="models, recipes, methods or datasets")],
+    pattern: Annotated[str, typer.Argument(help="Only names that contain this.")] = "",
+) -> None:
+    """Names that the other commands take."""
+    from vitling import terminal
+
+    terminal.show_names(what.value, pattern)
+
+
+@app.command()
+def show(recipe: Annotated[str, typer.Argument(help="A recipe's name, a YAML file or a run.")]) -> None:
+    """A recipe, as the YAML that --recipe takes."""
+    from vitling.recipe import load_recipe, to_yaml
+
+    print(to_yaml(load_recipe(recipe)), end="")
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Where the runs go.")] = Path("vitling-demo"),
+) -> None:
+    """Two minutes on a laptop, offline: a small ViT learns handwritten digits."""
+    from vitling import terminal
+    from vitling.demo import run_demo
+
+    run_demo(out, terminal)
+
+
+def _reading(root: Path | None, memory_gb: float | None, workers: int | None):
+    from vitling.data.prepare import Reading
+
+    given = {"root": str(root) if root else None, "memory_gb": memory_gb, "workers": workers}
+    return Reading(**{name: value for name, value in given.items() if value is not None})
+
+
+def _absolute(data: str) -> str:
+    """Paths go into the recipe whole, so that the run can be repeated from anywhere."""
+    return str(Path(data).resolve()) if Path(data).exists() else data
+
+
+def main() -> None:
+    """Run the command; a UserError is one line and exit code 2."""
+    try:
+        app()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
+    except BrokenPipeError:  # `vitling list models | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""The demo: a small ViT learns handwritten digits on a CPU, offline, in under two minutes."""
+
+from pathlib import Path
+
+import torch
+
+from vitling.evaluate import evaluate
+from vitling.recipe import load_recipe
+from vitling.train import train
+
+
+def run_demo(out: Path, terminal) -> None:
+    """Train the digits recipe into `out` (again: resume or reuse it), evaluate it once, say what to try next."""
+    torch.set_num_threads(1)  # the model is too small to share out over cores
+    recipe = load_recipe("digits/vit_nano")
+    run_dir = Path(out) / "vit_nano"
+    with terminal.show_training() as listener:
+        listener.say("A Vision Transformer from scratch on 1,797 handwritten digits of 8 x 8 pixels.\n")
+        run = train(recipe, run_dir, listener=listener)
+    if not run.finished:
+        return
+    result = evaluate(run)
+    low, high = result.top1_interval
+    terminal.console.print(
+        f"\nTest accuracy [bold]{100 * result.top1:.1f} %[/] on {result.images} digits that it never saw "
+        f"(95 % interval {100 * low:.1f} to {100 * high:.1f}), trained in {terminal.duration(run.info['wall_seconds'])}.\n\n"
+        "What to try next:\n"
+        f"  vitling evaluate {run_dir}            every number, per class\n"
+        "  vitling train digits epochs=80 --out runs/longer\n"
+        "  vitling train path/to/your/folder      one subfolder of images per class\n"
+        "  vitling list recipes",
+        soft_wrap=True,
+    )

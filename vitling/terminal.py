@@ -1,0 +1,285 @@
+"""What the command line shows: live progress in a terminal, plain lines elsewhere, tables."""
+
+import csv
+import json
+import re
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from vitling.errors import UserError
+
+console = Console(highlight=False)
+
+
+def parse_duration(text: str) -> float:
+    """Seconds in "90s", "30m", "1.5h" or "1h30m"; a bare number is minutes."""
+    parts = re.fullmatch(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?", text.strip().lower())
+    if re.fullmatch(r"\d+(\.\d+)?", text.strip()):
+        seconds = float(text) * 60
+    else:
+        seconds = (
+            sum(float(n or 0) * unit for n, unit in zip(parts.groups(), (3600, 60, 1), strict=True)) if parts else 0.0
+        )
+    if seconds <= 0:
+        raise UserError(f"--budget {text} is no time; write 90s, 30m or 2h.")
+    return seconds
+
+
+def duration(seconds: float) -> str:
+    """A time as people say it: 43 s, 12 min 5 s, 3 h 20 min."""
+    seconds = round(seconds)
+    if seconds < 100:
+        return f"{seconds} s"
+    if seconds < 3600:
+        return f"{seconds // 60} min {seconds % 60} s"
+    return f"{seconds // 3600} h {seconds % 3600 // 60} min"
+
+
+def percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.2f} %"
+
+
+class Quiet:
+    """Shows nothing."""
+
+    def say(self, text: str) -> None: ...
+    def decoding(self, split: str, done: int, total: int) -> None: ...
+    def started(self, facts: dict) -> None: ...
+    def stepped(self, epoch: int, step: int, steps: int, loss: float, images_per_second: float) -> None: ...
+    def validated(self, record: dict, timing: dict) -> None: ...
+    def finished(self, run) -> None: ...
+
+
+class Plain(Quiet):
+    """One line per validation, for logs and pipes; at most one every two seconds."""
+
+    def __init__(self):
+        self.shown_at, self.pending = 0.0, None
+
+    def say(self, text: str) -> None:
+        console.print(text, soft_wrap=True, markup=False)
+
+    def started(self, facts: dict) -> None:
+        self.epochs, self.began, self.start_epoch = facts["epochs"], time.monotonic(), facts["start_epoch"]
+        channels, height, width = facts["input"]
+        self.say(
+            f"{facts['model']} ({facts['parameters'] / 1e6:.2f} M parameters, {facts['method']}) on {facts['data']}: "
+            f"{facts['train_images']:,} training and {facts['val_images']:,} validation images of {channels} x {height} x {width}, "
+            f"{facts['classes']} classes"
+        )
+        self.say(
+            f"{facts['epochs']} epochs of {facts['steps_per_epoch']} steps, learning rate {facts['lr']:g}, on {facts['device']}"
+            + (f" x {facts['processes']}" if facts["processes"] > 1 else "")
+        )
+
+    def left(self, epoch: int) -> float:
+        done = epoch - self.start_epoch
+        return (time.monotonic() - self.began) / max(done, 1) * (self.epochs - epoch)
+
+    def line(self, record: dict, timing: dict) -> str:
+        return (
+            f"epoch {record['epoch']:>4}/{self.epochs}  loss {record['train_loss']:.4f}  "
+            f"val {percent(record['val_top1'])} (best {percent(record['best_top1'])})  "
+            f"{timing['images_per_second']:,.0f} images/s  {duration(self.left(record['epoch']))} left"
+        )
+
+    def validated(self, record: dict, timing: dict) -> None:
+        self.pending = self.line(record, timing)
+        if time.monotonic() - self.shown_at >= 2 or record["epoch"] == self.epochs:
+            self.flush()
+
+    def flush(self) -> None:
+        if self.pending:
+            self.say(self.pending)
+            self.shown_at, self.pending = time.monotonic(), None
+
+    def finished(self, run) -> None:
+        self.flush()
+        info = run.info
+        if "best" not in info:
+            return
+        best = info["best"]
+        self.say(
+            f"stopped: {info['stopped']}, after {duration(info['wall_seconds'])}. "
+            f"Best validation accuracy {percent(best['val_top1'])} in epoch {best['epoch']}."
+        )
+        self.say(f"run directory: {run.path}")
+        self.say(f"next: vitling evaluate {run.path}    (the test set: look once)")
+        self.say(f"      vitling predict {run.path} IMAGE...")
+
+
+class Live(Plain):
+    """A moving bar under the lines."""
+
+    def __init__(self, progress: Progress):
+        super().__init__()
+        self.progress, self.bars = progress, {}
+
+    def say(self, text: str) -> None:
+        self.progress.console.print(text, soft_wrap=True, markup=False)
+
+    def _bar(self, name: str, done: int, total: int, text: str = "") -> None:
+        if name not in self.bars:
+            self.bars[name] = self.progress.add_task(name, total=total)
+        self.progress.update(self.bars[name], completed=done, total=total, text=text)
+
+    def decoding(self, split: str, done: int, total: int) -> None:
+        self._bar(f"reading {split}", done, total)
+        if done >= total:
+            self.progress.remove_task(self.bars.pop(f"reading {split}"))
+
+    def stepped(self, epoch: int, step: int, steps: int, loss: float, images_per_second: float) -> None:
+        last = getattr(self, "last", "")
+        text = f"epoch {epoch + 1}/{self.epochs}  loss {loss:.3f}  {last}  {images_per_second:,.0f} images/s"
+        self._bar("training", epoch * steps + step, self.epochs * steps, text)
+
+    def validated(self, record: dict, timing: dict) -> None:
+        self.last = f"val {percent(record['val_top1'])} (best {percent(record['best_top1'])})"
+        super().validated(record, timing)
+
+
+@contextmanager
+def show_training(quiet: bool = False):
+    """A listener for `train`: a live bar in a terminal, plain lines elsewhere. Says how to resume when interrupted."""
+    from vitling.train import Interrupted
+
+    try:
+        if quiet:
+            yield Quiet()
+        elif console.is_terminal:
+            columns = (
+                TextColumn("{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[text]}"),
+                TimeRemainingColumn(),
+            )
+            with Progress(*columns, console=console, transient=True) as progress:
+                yield Live(progress)
+        else:
+            yield Plain()
+    except Interrupted as interruption:
+        console.print(str(interruption), soft_wrap=True, markup=False)
+
+
+@contextmanager
+def show_progress(quiet: bool = False):
+    """A callback `(name, done, total)` that moves a bar on standard error."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    bars: dict = {}
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+
+        def on_progress(name: str, done: int, total: int) -> None:
+            if name not in bars:
+                bars[name] = progress.add_task(name, total=total)
+            progress.update(bars[name], completed=done, total=total)
+
+        yield on_progress
+
+
+def show_evaluation(result, run: Path) -> None:
+    low, high = result.top1_interval
+    summary = Table(
+        title=f"{result.data}, {result.split} split, {result.images:,} images", show_header=False, title_justify="left"
+    )
+    summary.add_row("top-1", f"{percent(result.top1)}   (95 % interval {100 * low:.2f} to {100 * high:.2f})")
+    if result.top5 is not None:
+        summary.add_row("top-5", percent(result.top5))
+    summary.add_row("macro-F1", f"{result.macro_f1:.4f}")
+    summary.add_row("cross-entropy", f"{result.loss:.4f}")
+    summary.add_row("calibration error (ECE)", f"{result.ece:.4f}")
+    console.print(summary)
+    rows = sorted((row for row in result.per_class if row["images"]), key=lambda row: row["accuracy"])
+    shown = rows if len(rows) <= 20 else rows[:20]
+    table = Table(
+        "class",
+        "images",
+        "accuracy",
+        "95 % interval",
+        title="worst 20 classes" if len(rows) > 20 else "per class, worst first",
+        title_justify="left",
+    )
+    for row in shown:
+        table.add_row(
+            row["name"],
+            f"{row['images']:,}",
+            percent(row["accuracy"]),
+            "{:.1f} to {:.1f}".format(*(100 * x for x in row["interval"])),
+        )
+    console.print(table)
+    if len(result.class_names) <= 12:
+        confusion = Table("truth \\ seen as", *result.class_names, title="confusion", title_justify="left")
+        for name, row in zip(result.class_names, result.confusion, strict=True):
+            confusion.add_row(name, *(str(n) if n else "." for n in row))
+        console.print(confusion)
+    console.print(f"all numbers: {run / f'evaluation-{result.split}.json'}", soft_wrap=True)
+
+
+def show_predictions(predictions: list, form: str) -> None:
+    if form == "json":
+        print(json.dumps([vars(p) for p in predictions], indent=1, ensure_ascii=False))
+    elif form == "csv":
+        writer = csv.writer(sys.stdout)
+        writer.writerow(["path", "class", "probability"])
+        for p in predictions:
+            writer.writerows([p.path, name, share] for name, share in zip(p.classes, p.probabilities, strict=True))
+    else:
+        table = Table("image", "class", "probability", "then")
+        for p in predictions:
+            then = ", ".join(
+                f"{name} {percent(share)}" for name, share in zip(p.classes[1:], p.probabilities[1:], strict=True)
+            )
+            table.add_row(p.path, p.classes[0], percent(p.probabilities[0]), then)
+        console.print(table)
+
+
+def show_names(what: str, pattern: str) -> None:
+    """Names and a line about each; the first line of a docstring is that line."""
+    rows = {"models": _models, "recipes": _recipes, "methods": _methods, "datasets": _datasets}[what]()
+    rows = [row for row in rows if pattern in row[0]]
+    if not rows:
+        raise UserError(f"no {what} called '{pattern}'; `vitling list {what}` shows all.")
+    width = max(len(name) for name, _ in rows)
+    for name, text in rows:
+        print(f"{name:<{width}}  {text}".rstrip())
+    if what == "models":
+        print(
+            "and every model of timm (timm.list_models()), such as vit_tiny_patch16_224, deit_small_patch16_224, resnet18"
+        )
+
+
+def _first_line(thing) -> str:
+    return (thing.__doc__ or "").strip().split("\n")[0]
+
+
+def _models() -> list[tuple[str, str]]:
+    from vitling.models import FAMILIES, our_models
+
+    about = {family.__name__.rpartition(".")[2]: _first_line(family) for family in FAMILIES}
+    return [(name, about[family]) for name, family in our_models().items()]
+
+
+def _recipes() -> list[tuple[str, str]]:
+    from vitling.recipes import named_recipes
+
+    return [(name, _first_line(function)) for name, function in named_recipes().items()]
+
+
+def _methods() -> list[tuple[str, str]]:
+    from vitling.methods import METHODS
+
+    return [(name, _first_line(method)) for name, method in METHODS.items()]
+
+
+def _datasets() -> list[tuple[str, str]]:
+    from vitling.data.named import NAMES
+
+    return [*NAMES.items()]
