@@ -58,8 +58,7 @@ def _split_folders(root: Path, notes: list[str]) -> dict[str, str]:
     for folder in folders:
         split = SPLITS.get(folder.lower())
         # A class may be called "train" too: a folder of images is a class, a folder of folders is a split.
-        inside, files = _scan(root / folder) if split else ([], [])
-        if not inside or any(_is_image(entry.name) for entry in files):
+        if not split or not _scan(root / folder)[0]:
             continue
         if split in found:
             raise UserError(f"{root} has two folders for the {split} split, {found[split]} and {folder}; keep one")

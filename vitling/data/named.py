@@ -3,6 +3,8 @@
 import gzip
 import os
 import re
+from contextlib import contextmanager
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -152,7 +154,7 @@ def _read_torchvision(name: str, root: str, download: bool) -> Found:
             os.makedirs(root, exist_ok=True)
         for split, ask in asks.items():
             opened[split] = getattr(torchvision.datasets, kind)(root, download=download, **ask)
-    except (RuntimeError, OSError) as error:
+    except (RuntimeError, OSError, HTTPException) as error:
         why = re.sub(r"\s+", " ", str(error))[:160] if download else "download=False"
         raise UserError(
             f"{name} is not in {root} and was not downloaded ({why}); connect to the network once, or name a folder that "
@@ -199,8 +201,8 @@ def read_hub(address: str, download: bool) -> Found:
         if saved:
             tables = datasets.load_from_disk(path)
         else:
-            offline = datasets.DownloadConfig(local_files_only=not download)
-            tables = datasets.load_dataset(path, config, download_config=offline)
+            with _offline(datasets, not download):
+                tables = datasets.load_dataset(path, config)
     except (OSError, ValueError, RuntimeError) as error:
         why = re.sub(r"\s+", " ", str(error))[:200]
         raise UserError(
@@ -233,6 +235,17 @@ def read_hub(address: str, download: bool) -> Found:
     if "train" not in splits:
         raise UserError(f"hf:{address}: no image of its train split has a label in column {label}")
     return Found(class_names, splits, notes)
+
+
+@contextmanager
+def _offline(datasets: Any, offline: bool):
+    """Keep to what is in the cache. The package has no argument that does it: with one, it still asks the hub first."""
+    before = datasets.config.HF_HUB_OFFLINE
+    datasets.config.HF_HUB_OFFLINE = before or offline
+    try:
+        yield
+    finally:
+        datasets.config.HF_HUB_OFFLINE = before
 
 
 def _hub_columns(table: Any, address: str) -> tuple[str, str]:

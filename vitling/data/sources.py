@@ -1,6 +1,7 @@
 """`open_dataset`: digits, torchvision, Hugging Face, folders, CSV, text lists and npz all become one Dataset."""
 
 import hashlib
+import itertools
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -76,6 +77,7 @@ def open_dataset(
     else:
         names = list(class_names)
         splits = _renumber(data, splits, found.class_names, names)
+    notes += _shared_images(splits)
     channels, white = _look(data, splits.get("train") or next(iter(splits.values())), channels, notes)
     digests = b"".join(split.encode() + images.digest() for split, images in sorted(splits.items()))
     fingerprint = hashlib.sha256("\0".join(names).encode() + digests).hexdigest()
@@ -94,8 +96,8 @@ def _find(data: str, root: str | None, download: bool) -> tuple[str, Found]:
             found.notes.append(f"'{data}' is the named dataset; for what lies in this folder write ./{data}")
         return name, found
     path = Path(data).expanduser()
-    if not path.exists():
-        if len(path.parts) > 1 or path.suffix or not data:
+    if not data or not path.exists():
+        if not data or path.suffix or any(separator in data for separator in "/\\"):
             raise UserError(f"no such path: {data}. Give a folder of class folders, a .csv, .txt or .npz, or a name")
         raise UserError(f"unknown dataset '{data}', and no such path. {did_you_mean(data, NAMES, show=20)}")
     if path.is_dir():
@@ -192,6 +194,15 @@ def _renumber(data: str, splits: dict[str, Images], given: list[str], wanted: li
     for images in splits.values():
         images.labels = number[images.labels]
     return splits
+
+
+def _shared_images(splits: dict[str, Images]) -> list[str]:
+    """An image that is learnt from and measured on makes the measurement worthless; a list can do that unnoticed."""
+    notes = []
+    for first, second in itertools.combinations(splits, 2):
+        if shared := sorted(set(splits[first].names) & set(splits[second].names)):
+            notes.append(f"{len(shared)} images are in both {first} and {second}, the first: {shared[0]}")
+    return notes
 
 
 def _look(data: str, images: Images, wanted: int | None, notes: list[str]) -> tuple[int, int]:
