@@ -6,10 +6,10 @@ import pytest
 import timm
 import torch
 import torch.nn.functional as F
-from rule import golden, normal
 from timm.optim import param_groups_weight_decay
 
 import vitling
+from tests.golden.rule import golden, normal
 from vitling.models.dhvt import DAFF, DHVT, SOPE, Block, HeadInteractedAttention
 
 NAMED = ["dhvt_tiny_cifar_patch4", "dhvt_small_cifar_patch2", "dhvt_tiny_imagenet_patch16"]
@@ -123,6 +123,18 @@ def test_a_training_step_equals_the_release():
     assert_norms(running, expected["running_norms_after"])
     with torch.no_grad():
         assert_close(model.eval()(images(file)), expected["eval_logits_after"])
+
+
+def test_checkpointing_leaves_gradients_and_statistics_as_they_are():
+    """A checkpointed block runs twice, which must not count its batch twice."""
+    file = golden("dhvt__micro_p4_d48_h4")
+    results = []
+    for enable in (False, True):
+        model = build(file).train()
+        model.set_grad_checkpointing(enable)
+        F.cross_entropy(model(images(file)), torch.tensor([1, 2])).backward()
+        results.append({k: p.grad for k, p in model.named_parameters()} | dict(model.named_buffers()))
+    torch.testing.assert_close(results[1], results[0], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("variant", ["components_p4_d96_h4_eval", "components_p16_d48_h3_train"])

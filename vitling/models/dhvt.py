@@ -5,6 +5,7 @@ Equal to the authors' release in tests/golden/test_dhvt.py. Deviates: any grid s
 `sope`, `daff`, `head_tokens` and `abs_pos_embed` switch independently, so that every row of Tables 5 and 6 can be built.
 """
 
+from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 
 import torch
@@ -346,9 +347,11 @@ class DHVT(nn.Module):
         return self.pos_drop(x), grid
 
     def run_block(self, block: Block, x: Tensor, grid: tuple[int, int]) -> Tensor:
-        if self.grad_checkpointing and torch.is_grad_enabled():
+        if not self.grad_checkpointing or not torch.is_grad_enabled():
+            return block(x, grid)
+        if torch.compiler.is_compiling():  # recomputes values only, and cannot take a context
             return checkpoint(block, x, grid)
-        return block(x, grid)
+        return checkpoint(block, x, grid, context_fn=lambda: (nullcontext(), frozen_statistics(block)))
 
     def forward_features(self, x: Tensor) -> Tensor:
         x, grid = self.embed(x)
@@ -400,6 +403,21 @@ class DHVT(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.forward_head(self.forward_features(x))
+
+
+@contextmanager
+def frozen_statistics(module: nn.Module):
+    """Run BatchNorm without counting the batch: a checkpointed block runs twice per step but has seen its batch once."""
+    norms = [m for m in module.modules() if isinstance(m, nn.BatchNorm1d | nn.SyncBatchNorm)]
+    before = [(norm.momentum, norm.num_batches_tracked.clone()) for norm in norms]
+    for norm in norms:
+        norm.momentum = 0.0
+    try:
+        yield
+    finally:
+        for norm, (momentum, num_batches) in zip(norms, before, strict=True):
+            norm.momentum = momentum
+            norm.num_batches_tracked.copy_(num_batches)
 
 
 def init_linear(module: nn.Module) -> None:
