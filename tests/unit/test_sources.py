@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import pickle
 import shutil
 import struct
 from pathlib import Path
@@ -243,7 +244,7 @@ def test_a_faulty_list_names_the_line(tmp_path, name, text, expected):
 
 def test_a_list_that_is_no_text_is_refused(tmp_path):
     (tmp_path / "a.csv").write_bytes(b"path,label\n\xff\xfe.png,a\n")
-    assert "is not UTF-8 text" in message(tmp_path / "a.csv")
+    assert "is no table in UTF-8 text" in message(tmp_path / "a.csv")
 
 
 # --- npz --------------------------------------------------------------------------------------------------------------
@@ -412,16 +413,90 @@ def test_every_name_is_a_dataset_of_torchvision():
     assert set(NAMES) == {"digits", *TORCHVISION}
 
 
-def test_torchvisions_lists_of_files_become_file_images(tmp_path):
-    for name in NAMES_OF_EUROSAT:
-        tree(tmp_path / "eurosat" / "2750", name, count=2)
-    dataset = open_dataset("eurosat", root=tmp_path, download=False)
-    assert dataset.class_names == NAMES_OF_EUROSAT
-    assert dataset.splits["train"].names[0] == "eurosat/2750/AnnualCrop/0.png"
-    assert dataset.splits["train"].read(3)[0, 0, 0] == 1
+# Small copies of torchvision's layouts. Its checksums are switched off, since the content is ours.
 
 
-NAMES_OF_EUROSAT = ["AnnualCrop", "Forest", "River"]
+def lay_cifar100(root, monkeypatch):
+    import torchvision.datasets.cifar as module
+
+    monkeypatch.setattr(module, "check_integrity", lambda *_: True)
+    folder = root / "cifar-100-python"
+    folder.mkdir()
+    rows = np.repeat(np.arange(4, dtype=np.uint8)[:, None], 3072, axis=1)
+    rows[:, 1024:] = 9  # red counts, green and blue are 9
+    for name in ("train", "test"):
+        (folder / name).write_bytes(pickle.dumps({"data": rows, "fine_labels": [0, 1, 0, 1]}))
+    (folder / "meta").write_bytes(pickle.dumps({"fine_label_names": ["apple", "bear"]}))
+    return ["apple", "bear"], (0, 1, 0, 1), (3, 9, 9)
+
+
+def lay_svhn(root, monkeypatch):
+    import torchvision.datasets.svhn as module
+    from scipy.io import savemat
+
+    monkeypatch.setattr(module, "check_integrity", lambda *_: True)
+    images = np.full((32, 32, 3, 4), 9, np.uint8)
+    images[:, :, 0] = np.arange(4)
+    for split in ("train", "test"):
+        savemat(root / f"{split}_32x32.mat", {"X": images, "y": np.array([[10], [1], [10], [1]], np.uint8)})
+    return ["0", "1"], (0, 1, 0, 1), (3, 9, 9)
+
+
+def lay_eurosat(root, monkeypatch):
+    tree(root / "eurosat" / "2750", "Forest", "River", count=4)
+    return ["Forest", "River"], (0, 0, 0, 0, 1, 1, 1, 1), (3, 3, 3)
+
+
+def lay_gtsrb(root, monkeypatch):
+    for c in range(2):
+        for i in range(2):
+            save(root / f"gtsrb/GTSRB/Training/0000{c}/{i}.ppm", 3 * i)
+            save(root / f"gtsrb/GTSRB/Final_Test/Images/{c}{i}.ppm", 3)
+    lines = ["Filename;ClassId", *(f"{c}{i}.ppm;{c}" for c in range(2) for i in range(2))]
+    (root / "gtsrb/GT-final_test.csv").write_text("\n".join(lines))
+    return ["0", "1"], (0, 0, 1, 1), (3, 3, 3)
+
+
+def lay_dtd(root, monkeypatch):
+    names = ["banded/1.png", "banded/2.png", "woven/1.png", "woven/2.png"]
+    for i, name in enumerate(names):
+        save(root / "dtd/dtd/images" / name, i)
+    (root / "dtd/dtd/labels").mkdir()
+    for split in ("train", "val", "test"):
+        (root / f"dtd/dtd/labels/{split}1.txt").write_text("\n".join(names))
+    return ["banded", "woven"], (0, 0, 1, 1), (3, 3, 3)
+
+
+def lay_oxford_pets(root, monkeypatch):
+    folder = root / "oxford-iiit-pet"
+    (folder / "annotations").mkdir(parents=True)
+    names = ["Abyssinian_1", "Abyssinian_2", "great_dane_1", "great_dane_2"]
+    for name in names:
+        save(folder / f"images/{name}.jpg", 3)
+    lines = [f"{name} {1 + i // 2} 1 1" for i, name in enumerate(names)]
+    for split in ("trainval", "test"):
+        (folder / f"annotations/{split}.txt").write_text("\n".join(lines))
+    return ["Abyssinian", "Great Dane"], (0, 0, 1, 1), (3, 3, 3)
+
+
+def lay_imagenette(root, monkeypatch):
+    for split in ("train", "val"):
+        for wnid in ("n01440764", "n02102040"):
+            for i in range(2):
+                path = root / f"imagenette2/{split}/{wnid}/{i}.png"
+                save(path, 3)
+                path.rename(path.with_suffix(".jpeg"))
+    return ["tench", "English springer"], (0, 0, 1, 1), (3, 3, 3)
+
+
+@pytest.mark.parametrize("name", ["cifar100", "svhn", "eurosat", "gtsrb", "dtd", "oxford-pets", "imagenette"])
+def test_torchvisions_datasets_are_read_from_a_folder_that_has_them(tmp_path, monkeypatch, name):
+    class_names, labels, last_pixel = globals()[f"lay_{name.replace('-', '_')}"](tmp_path, monkeypatch)
+    dataset = open_dataset(name, root=tmp_path, download=False)
+    assert dataset.class_names == class_names
+    assert dataset.splits["train"].labels.tolist() == list(labels)
+    assert tuple(dataset.splits["train"].read(len(labels) - 1)[0, 0]) == last_pixel
+    assert ("test" in dataset.splits) == (name != "eurosat")
 
 
 def test_a_name_wins_over_a_folder_and_says_so(tmp_path, monkeypatch):
@@ -556,7 +631,7 @@ def test_no_such_root(tmp_path):
 
 def test_a_single_file_of_another_kind(tmp_path):
     save(tmp_path / "cat.png")
-    assert "is a single .png file; a folder, .npz, .csv" in message(tmp_path / "cat.png")
+    assert "is a single .png file; a folder of class folders, .npz, .csv" in message(tmp_path / "cat.png")
 
 
 def test_an_empty_folder(tmp_path):
@@ -569,6 +644,18 @@ def test_an_empty_folder(tmp_path):
 def test_images_without_class_folders(tmp_path):
     save(tmp_path / "1.png")
     assert "holds 1 images but no class folders" in message(tmp_path)
+
+
+def test_splits_without_class_folders_are_not_taken_for_two_classes(tmp_path):
+    tree(tmp_path, "train", "test")
+    assert "has test, train but no class folders inside; expected train/CLASS/IMAGE" in message(tmp_path)
+
+
+def test_a_test_folder_without_labels_is_left_out_and_said(tmp_path):
+    tree(tmp_path, "train/a", "train/b", "test")
+    dataset = open_dataset(tmp_path)
+    assert sizes(dataset) == {"train": 6}
+    assert dataset.notes == ["folder 'test' beside the splits left out"]
 
 
 def test_an_empty_class_folder_is_named(tmp_path):
@@ -602,6 +689,16 @@ def test_labels_missing_from_a_split_are_named(tmp_path):
     assert "classes 'y', 'z' of train missing in val" in message(tmp_path / "a.npz")
     np.savez(tmp_path / "a.npz", **(npz_arrays() | {"class_names": np.array(["x", "y", "z", "ghost"])}))
     assert "no training images of class 'ghost'" in message(tmp_path / "a.npz")
+
+
+def test_class_names_must_differ(tmp_path):
+    np.savez(tmp_path / "a.npz", **npz_arrays(), class_names=np.array(["x", "y", "x"]))
+    assert "class name 'x' used more than once" in message(tmp_path / "a.npz")
+
+
+def test_a_root_that_would_be_ignored_is_refused(tmp_path):
+    for given in ("digits", "hf:owner/name", str(tmp_path), "a.npz"):
+        assert f"has no meaning for {given}" in message(given, root=tmp_path)
 
 
 def test_two_folders_for_one_split(tmp_path):

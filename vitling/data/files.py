@@ -64,6 +64,8 @@ def _split_folders(root: Path, notes: list[str]) -> dict[str, str]:
             raise UserError(f"{root} has two folders for the {split} split, {found[split]} and {folder}; keep one")
         found[split] = folder
     if not found:
+        if folders and all(folder.lower() in SPLITS for folder in folders):
+            raise UserError(f"{root} has {', '.join(folders)} but no class folders inside; expected train/CLASS/IMAGE")
         return {"train": ""}
     if ignored := [folder for folder in folders if folder not in found.values()]:
         notes.append(f"{name_some(ignored, 'folder', 'folders')} beside the splits left out")
@@ -139,7 +141,7 @@ def _from_rows(path: Path, root: str | None, rows_of) -> Found:
     rows = [row for split, file in files.items() for row in rows_of(file, split)]
     if not rows:
         raise UserError(f"{path} lists no images; expected one path and one label per line")
-    notes = [f"the {split} split is {file}" for split, file in files.items()] if len(files) > 1 else []
+    notes = [f"the {split} split is {file}" for split, file in files.items() if file != path]
     labels = sorted({row.label for row in rows}, key=lambda x: (0, int(x), x) if _is_number(x) else (1, 0, x))
     number = {label: i for i, label in enumerate(labels)}
     folder = root or path.parent
@@ -155,7 +157,7 @@ def _beside(path: Path) -> dict[str, Path]:
     match = re.fullmatch(rf"(|.*[_.-])({'|'.join(SPLITS)})", path.stem, re.IGNORECASE)
     if not match:
         return {"train": path}
-    found = {}
+    found = {SPLITS[match[2].lower()]: path}
     for word, split in SPLITS.items():
         for spelling in (word, word.capitalize(), word.upper()):
             other = path.with_name(match[1] + spelling + path.suffix)

@@ -145,25 +145,32 @@ def read_idx(path: Path) -> np.ndarray:
 
 
 def _read_torchvision(name: str, root: str, download: bool) -> Found:
-    import torchvision.datasets
-
-    kind, asks, _ = TORCHVISION[name]
-    opened = {}
-    try:
-        if download:
-            os.makedirs(root, exist_ok=True)
-        for split, ask in asks.items():
-            opened[split] = getattr(torchvision.datasets, kind)(root, download=download, **ask)
-    except (RuntimeError, OSError, HTTPException) as error:
-        why = re.sub(r"\s+", " ", str(error))[:160] if download else "download=False"
-        raise UserError(
-            f"{name} is not in {root} and was not downloaded ({why}); connect to the network once, or name a folder that "
-            "has it as torchvision lays it out (root=FOLDER or VITLING_DATA=FOLDER)"
-        ) from error
+    opened = {split: _open_torchvision(name, root, download, ask) for split, ask in TORCHVISION[name].splits.items()}
     splits = {split: _torchvision_images(source, f"{name} {split}", root) for split, source in opened.items()}
     count = max(int(images.labels.max()) for images in splits.values()) + 1
     classes = getattr(opened["train"], "classes", None) or [str(c) for c in range(count)]
-    return Found(list(classes), splits, [])
+    # Imagenette gives its classes several names each.
+    return Found([c if isinstance(c, str) else c[0] for c in classes], splits, [])
+
+
+def _open_torchvision(name: str, root: str, download: bool, ask: dict[str, Any]) -> Any:
+    import torchvision.datasets
+
+    kind = getattr(torchvision.datasets, TORCHVISION[name].kind)
+    try:
+        return kind(root, **ask)
+    except (RuntimeError, OSError):
+        why = "download=False"
+    try:
+        if download:
+            os.makedirs(root, exist_ok=True)
+            return kind(root, download=True, **ask)
+    except (RuntimeError, OSError, HTTPException) as error:
+        why = re.sub(r"\s+", " ", str(error))[:160]
+    raise UserError(
+        f"{name} is not in {root} and was not downloaded ({why}); connect to the network once, or name a folder that has it "
+        "as torchvision lays it out (root=FOLDER or VITLING_DATA=FOLDER)"
+    )
 
 
 def _torchvision_images(source: Any, name: str, root: str) -> Images:
@@ -203,7 +210,7 @@ def read_hub(address: str, download: bool) -> Found:
         else:
             with _offline(datasets, not download):
                 tables = datasets.load_dataset(path, config)
-    except (OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
         why = re.sub(r"\s+", " ", str(error))[:200]
         raise UserError(
             f"hf:{address} could not be opened ({why}); check the name, the config and the network"

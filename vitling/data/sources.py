@@ -1,5 +1,6 @@
 """`open_dataset`: digits, torchvision, Hugging Face, folders, CSV, text lists and npz all become one Dataset."""
 
+import csv
 import hashlib
 import itertools
 import os
@@ -18,6 +19,7 @@ from vitling.errors import UserError, did_you_mean
 
 ON_BAD_IMAGE = ("error", "skip")
 HEADS = 2000  # images whose heads are read to learn channels and depth
+LISTS = {".csv": read_csv, ".tsv": read_csv, ".txt": read_list, ".lst": read_list}
 DEPTHS = 256  # 16-bit images that are decoded to learn how many of their bits are used
 
 
@@ -86,36 +88,41 @@ def open_dataset(
 
 def _find(data: str, root: str | None, download: bool) -> tuple[str, Found]:
     """Which kind of source it is, and what it holds."""
+    name, path = match_name(data), Path(data).expanduser()
+    takes_root = name != "digits" if name else path.suffix.lower() in LISTS and not path.is_dir()
+    if root is not None and not takes_root:
+        raise UserError(f"root={root} has no meaning for {data}; it is for named datasets and for lists of paths")
+    if root is not None and not os.path.isdir(root):
+        raise UserError(f"no such folder: {root} (root= names the folder that holds the images of {data})")
     if data.startswith("hf:"):
         return data, read_hub(data[3:], download)
-    if name := match_name(data):
-        if root is not None and not os.path.isdir(root):
-            raise UserError(f"no such folder: {root} (root= names the folder that holds {name})")
+    if name:
         found = read_named(name, root, download)
-        if os.path.exists(data):
+        if path.exists():
             found.notes.append(f"'{data}' is the named dataset; for what lies in this folder write ./{data}")
         return name, found
-    path = Path(data).expanduser()
     if not data or not path.exists():
         if not data or path.suffix or any(separator in data for separator in "/\\"):
             raise UserError(f"no such path: {data}. Give a folder of class folders, a .csv, .txt or .npz, or a name")
         raise UserError(f"unknown dataset '{data}', and no such path. {did_you_mean(data, NAMES, show=20)}")
-    if path.is_dir():
-        return path.resolve().name, read_tree(path)
-    readers = {
-        ".npz": lambda: read_npz(path),
-        ".csv": lambda: read_csv(path, root),
-        ".tsv": lambda: read_csv(path, root),
-    }
-    readers |= {".txt": lambda: read_list(path, root), ".lst": lambda: read_list(path, root)}
-    if path.suffix.lower() not in readers:
-        raise UserError(
-            f"{data} is a single {path.suffix or 'nameless'} file; a folder, {', '.join(readers)} are allowed"
-        )
+    return path.resolve().stem if path.is_file() else path.resolve().name, _read_path(path, root)
+
+
+def _read_path(path: Path, root: str | None) -> Found:
+    suffix = path.suffix.lower()
     try:
-        return path.stem, readers[path.suffix.lower()]()
-    except UnicodeDecodeError as error:
-        raise UserError(f"{data} is not UTF-8 text ({error.reason}); save it as UTF-8") from error
+        if path.is_dir():
+            return read_tree(path)
+        if suffix == ".npz":
+            return read_npz(path)
+        if suffix in LISTS:
+            return LISTS[suffix](path, root)
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{path} is no table in UTF-8 text ({error}); save it as UTF-8") from error
+    except OSError as error:
+        raise UserError(f"{error.filename or path} cannot be read ({error.strerror or error})") from error
+    kind = f"a single {suffix} file" if suffix else "a single file"
+    raise UserError(f"{path} is {kind}; a folder of class folders, .npz, {', '.join(LISTS)} are allowed")
 
 
 def _refuse_missing(splits: dict[str, Images]) -> None:
@@ -160,6 +167,10 @@ def _check_classes(data: str, names: list[str], splits: dict[str, Images]) -> No
     if len(names) < 2:
         only = f" ('{names[0]}')" if names else ""
         raise UserError(f"{data} has only one class{only}; at least two are needed, each in a folder or with a label")
+    if doubled := sorted({name for name in names if names.count(name) > 1}):
+        raise UserError(
+            f"{data}: {name_some(doubled, 'class name', 'class names')} used more than once; make them differ"
+        )
     counts = {split: np.bincount(images.labels, minlength=len(names)) for split, images in splits.items()}
     for split in [split for split in splits if split != "train"]:
         # Only one of the two directions is named at a time: fixing the first often fixes the second.
@@ -172,7 +183,8 @@ def _check_classes(data: str, names: list[str], splits: dict[str, Images]) -> No
                 )
     if absent := [name for name, n in zip(names, counts["train"], strict=True) if n == 0]:
         raise UserError(
-            f"{data}: no training images of {name_some(absent, 'class', 'classes')}; labels must be 0, 1, 2, ..."
+            f"{data}: no training images of {name_some(absent, 'class', 'classes')}; each class needs at least two, and "
+            "numbered labels count from 0 without gaps"
         )
     if single := [name for name, n in zip(names, counts["train"], strict=True) if n == 1]:
         raise UserError(
