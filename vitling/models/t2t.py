@@ -51,7 +51,7 @@ class TokenAttention(nn.Module):
         self.scale = dim_in**-0.5  # of the patch, not of the head: the released weights were trained so
         self.fused_attn = use_fused_attn()
         self.qkv = nn.Linear(dim_in, 3 * dim, bias=False)
-        self.attn_drop = nn.Dropout(0.0)
+        self.attn_drop = nn.Dropout(0.0)  # the weights pass here to be seen
         self.proj = nn.Linear(dim, dim)
         self.proj_drop = nn.Dropout(drop)
 
@@ -137,21 +137,18 @@ class FrontEnd(nn.Module):
                 f"patch_size={patch_size}: this front end makes one token of {self.feat_ratio()} px, the product of its "
                 "strides; change strides instead."
             )
-        if img_size is not None:
-            self.img_size = to_2tuple(img_size)
-        self.grids = []
-        size = self.img_size
+        size = img_size = self.img_size if img_size is None else to_2tuple(img_size)
+        grids = []
         for split in self.splits:
             kernel, stride, padding = split.values()
             if min(size) + 2 * padding < kernel:
                 raise UserError(
-                    f"img_size={self.img_size} is too small: a split of kernel {kernel} and padding {padding} meets "
+                    f"img_size={img_size} is too small: a split of kernel {kernel} and padding {padding} meets "
                     f"{size[0]}x{size[1]}; use larger images, or smaller kernels and strides."
                 )
             size = tuple((side + 2 * padding - kernel) // stride + 1 for side in size)
-            self.grids.append(size)
-        self.grid_size = size
-        self.num_patches = math.prod(size)
+            grids.append(size)
+        self.img_size, self.grids, self.grid_size, self.num_patches = img_size, grids, size, math.prod(size)
 
 
 class TokensToToken(FrontEnd):
@@ -196,6 +193,13 @@ class ConvTokens(FrontEnd):
 
 
 TOKEN_LAYERS = {"transformer": TokenTransformer, "performer": TokenPerformer}
+# Where pixels enter. A linear layer over unfolded pixels is a first convolution in all but name.
+FIRST_LAYERS = {
+    "transformer": "tokens_to_token.attention1.attn.qkv",
+    "performer": "tokens_to_token.attention1.kqv",
+    "convolution": "tokens_to_token.soft_split0",
+    "patch": "patch_embed.proj",
+}
 
 
 def create_front_end(tokens_type: str, img_size, in_chans: int, embed_dim: int, patch_size, t2t: dict) -> nn.Module:
@@ -203,10 +207,7 @@ def create_front_end(tokens_type: str, img_size, in_chans: int, embed_dim: int, 
     if tokens_type == "patch":
         if t2t:
             raise UserError(f"{', '.join(t2t)}: tokens_type='patch' has no soft splits; it takes patch_size alone.")
-        front_end = PatchEmbed(img_size, patch_size or 16, in_chans, embed_dim)
-        if not front_end.num_patches:
-            raise UserError(f"img_size={front_end.img_size} is smaller than patch_size={front_end.patch_size}.")
-        return front_end
+        return PatchEmbed(img_size, patch_size or 16, in_chans, embed_dim)
     if tokens_type == "convolution":
         if "drop" in t2t:
             raise UserError("token_drop_rate: tokens_type='convolution' has no dropout; try 'performer'.")
@@ -214,8 +215,7 @@ def create_front_end(tokens_type: str, img_size, in_chans: int, embed_dim: int, 
     elif tokens_type in TOKEN_LAYERS:
         front_end = TokensToToken(img_size, in_chans, embed_dim, token_layer=TOKEN_LAYERS[tokens_type], **t2t)
     else:
-        allowed = (*TOKEN_LAYERS, "convolution", "patch")
-        raise UserError(f"unknown tokens_type {tokens_type!r}. {did_you_mean(str(tokens_type), allowed)}")
+        raise UserError(f"unknown tokens_type {tokens_type!r}. {did_you_mean(str(tokens_type), FIRST_LAYERS)}")
     front_end.set_input_size(patch_size=patch_size)
     return front_end
 
@@ -442,11 +442,8 @@ class TokenModel(nn.Module):
         self.front_end_name = "patch_embed" if tokens_type == "patch" else "tokens_to_token"
         self.add_module(self.front_end_name, front_end)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, embed_dim))
-        num_positions = front_end.num_patches + self.num_prefix_tokens
-        if pos_embed == "learn":
-            self.pos_embed = nn.Parameter(torch.zeros(1, num_positions, embed_dim))
-        else:
-            self.pos_embed = nn.Parameter(sinusoid_table(num_positions, embed_dim), requires_grad=False)
+        # Both kinds start as the sinusoid; the learned one is drawn below, with the other weights.
+        self.pos_embed = nn.Parameter(self.sinusoid(), requires_grad=pos_embed == "learn")
         self.pos_drop = nn.Dropout(pos_drop_rate)
         self.blocks = nn.Sequential(*blocks)
         self.feature_info = [
@@ -463,12 +460,8 @@ class TokenModel(nn.Module):
 
     @classmethod
     def default_cfg(cls, **variant) -> dict:
-        first_conv = {"patch": "patch_embed.proj", "convolution": "tokens_to_token.soft_split0"}
-        # Where there is no first convolution, this linear layer over unfolded pixels is its equal.
-        first_conv["transformer"] = "tokens_to_token.attention1.attn.qkv"
-        first_conv["performer"] = "tokens_to_token.attention1.kqv"
         return dict(
-            first_conv=first_conv[variant.get("tokens_type", "performer")],
+            first_conv=FIRST_LAYERS[variant.get("tokens_type", "performer")],
             classifier="head",
             crop_pct=0.9 if variant.get("img_size", 224) >= 224 else 1.0,
             fixed_input_size=True,
@@ -496,7 +489,9 @@ class TokenModel(nn.Module):
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
         if global_pool is not None:
             if global_pool not in POOLS:
-                raise UserError(f"unknown global_pool {global_pool!r}. {did_you_mean(str(global_pool), POOLS)}")
+                raise UserError(
+                    f"unknown global_pool {global_pool!r}. {did_you_mean(repr(global_pool), map(repr, POOLS))}"
+                )
             self.global_pool = global_pool
         self.num_classes = num_classes
         head = nn.Linear(self.num_features, num_classes) if num_classes > 0 else nn.Identity()
@@ -511,18 +506,23 @@ class TokenModel(nn.Module):
     def grid_size(self) -> tuple[int, int]:
         return self.front_end.grid_size
 
+    def sinusoid(self) -> Tensor:
+        """The table for the present grid, which must not be empty."""
+        if not self.front_end.num_patches:
+            raise UserError(f"img_size={self.front_end.img_size} is smaller than one patch; use larger images.")
+        return sinusoid_table(self.front_end.num_patches + self.num_prefix_tokens, self.embed_dim)
+
     def set_input_size(self, img_size=None, patch_size=None) -> None:
         """Take images of another size: a learned position embedding is resized, the sinusoid made anew."""
         old_grid = self.grid_size
         self.front_end.set_input_size(img_size=img_size, patch_size=patch_size)
         if self.grid_size == old_grid:
             return
+        table = self.sinusoid()
         if self.pos_embed.requires_grad:
             table = resample_abs_pos_embed(
                 self.pos_embed.detach(), self.grid_size, old_grid, self.num_prefix_tokens, antialias=False
             )
-        else:
-            table = sinusoid_table(self.front_end.num_patches + self.num_prefix_tokens, self.embed_dim)
         self.pos_embed = nn.Parameter(table.to(self.pos_embed), requires_grad=self.pos_embed.requires_grad)
 
     def embed(self, x: Tensor) -> Tensor:
@@ -533,7 +533,7 @@ class TokenModel(nn.Module):
                 "pass img_size or call set_input_size."
             )
         x = checkpoint(self.front_end, x) if self.grad_checkpointing else self.front_end(x)
-        x = torch.cat([self.cls_token.expand(len(x), -1, -1), x], dim=1)
+        x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), x], dim=1)
         return self.pos_drop(x + self.pos_embed)
 
     def forward_features(self, x: Tensor) -> Tensor:
@@ -679,7 +679,7 @@ VIT = dict(tokens_type="patch", pos_embed="learn")
 
 VARIANTS = {
     "t2t_vit_test":        dict(embed_dim=24, depth=3, num_heads=2, mlp_ratio=2, img_size=16, token_dim=8, num_classes=10, **SMALL),
-    "t2t_vit_nano":        dict(embed_dim=96, depth=9, num_heads=3, mlp_ratio=2, img_size=32, token_dim=32, num_classes=10, **SMALL),
+    "t2t_vit_nano":        dict(embed_dim=96, depth=10, num_heads=3, mlp_ratio=2, img_size=32, num_classes=10, **SMALL),
     "t2t_vit_7":           dict(embed_dim=256, depth=7, num_heads=4, mlp_ratio=2),
     "t2t_vit_10":          dict(embed_dim=256, depth=10, num_heads=4, mlp_ratio=2),
     "t2t_vit_12":          dict(embed_dim=256, depth=12, num_heads=4, mlp_ratio=2),
