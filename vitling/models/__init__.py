@@ -13,9 +13,10 @@ from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.layers import to_2tuple
 from timm.models import build_model_with_cfg, generate_default_cfgs, resolve_pretrained_cfg
 
-from vitling.models import dhvt, lvvit
+from vitling.errors import UserError, did_you_mean
+from vitling.models import agent, dhvt, diag, lvvit, t2t, vit
 
-FAMILIES = (dhvt, lvvit)
+FAMILIES = (dhvt, lvvit, t2t, vit, agent, diag)
 
 
 def filter_checkpoint(state: dict, model) -> dict:
@@ -33,6 +34,10 @@ def _entrypoint(model_class: type, name: str, variant: dict):
         # timm adapts a first convolution of three channels and drops any other one; `filter_checkpoint` adapts them all,
         # so timm is not told that there are not three.
         build = partial(model_class, in_chans=arguments["in_chans"])
+        # A switch of the family can rename these two layers.
+        default_cfg = model_class.default_cfg(**{**arguments, "img_size": variant.get("img_size", 224)})
+        layers = {key: default_cfg[key] for key in ("first_conv", "classifier")}
+        arguments["pretrained_cfg_overlay"] = {**layers, **(kwargs.get("pretrained_cfg_overlay") or {})}
         return build_model_with_cfg(
             build,
             name,
