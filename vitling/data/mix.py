@@ -54,17 +54,22 @@ class Mix:
         An empty box means mixup. With a box the share is the area outside it, so both agree after clipping at the border.
         """
         place = torch.arange(n)
-        draw_of = {"batch": torch.zeros_like(place), "pair": torch.minimum(place, n - 1 - place), "elem": place}[self.mode]
-        share = torch.where(torch.rand(n) < self.prob, _beta(self.mixup_alpha, n), torch.ones(n))
-        cut_share = torch.where(share < 1, _beta(self.cutmix_alpha, n), torch.ones(n))
-        size = torch.tensor([height, width])
-        cut = ((1 - cut_share[:, None]).sqrt() * size).long()  # (n, 2)
-        centre = (torch.rand(n, 2) * size).long()
-        boxes = torch.cat([centre - cut // 2, centre + (cut + 1) // 2], dim=1).clamp(min=0).minimum(size.repeat(2))
-        boxes[torch.rand(n) >= self.switch_prob] = 0
+        draw_of = {"batch": torch.zeros_like(place), "pair": torch.minimum(place, n - 1 - place), "elem": place}[
+            self.mode
+        ]
+        cut = torch.rand(n) < self.switch_prob
+        share = torch.where(cut, _beta(self.cutmix_alpha, n), _beta(self.mixup_alpha, n))
+        share[torch.rand(n) >= self.prob] = 1
 
+        size = torch.tensor([height, width])
+        extent = ((1 - share[:, None]).sqrt() * size).long()
+        centre = (torch.rand(n, 2) * size).long()
+        boxes = (
+            torch.cat([centre - extent // 2, centre + (extent + 1) // 2], dim=1).clamp(min=0).minimum(size.repeat(2))
+        )
+        boxes[~cut] = 0
         area = (boxes[:, 2:] - boxes[:, :2]).prod(dim=1)
-        return torch.where(area > 0, 1 - area / (height * width), share)[draw_of], boxes[draw_of]
+        return torch.where(cut, 1 - area / (height * width), share)[draw_of], boxes[draw_of]
 
     def mix_images(self, images: Tensor, share: Tensor, boxes: Tensor) -> Tensor:
         height, width = images.shape[-2:]

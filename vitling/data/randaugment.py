@@ -72,7 +72,7 @@ class RandAugment:
 
     def arguments(self, magnitude: Tensor, sign: Tensor) -> dict[str, Tensor]:
         """What each operation of the policy is called with at this magnitude and random sign."""
-        level = magnitude / 10  # timm's scale, whatever magnitude_max
+        level, sign = magnitude / 10, sign.to(magnitude)  # timm's scale, whatever magnitude_max
         bits = (4 * level).floor()
         threshold = (256 * level).floor().clamp(max=256)
         factor = 0.1 + 1.8 * level
