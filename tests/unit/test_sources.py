@@ -148,8 +148,22 @@ def test_the_fingerprint_knows_content_but_neither_place_nor_time(tmp_path):
     os.utime(tmp_path / "two/a/0.png", (1, 1))
     first = open_dataset(tmp_path / "one").fingerprint
     assert open_dataset(tmp_path / "two").fingerprint == first
-    (tmp_path / "two/a/0.png").rename(tmp_path / "two/b/9.png")
+    save(tmp_path / "two/a/0.png", size=(60, 50))
     assert open_dataset(tmp_path / "two").fingerprint != first
+    shutil.copy(tmp_path / "one/a/0.png", tmp_path / "two/a/0.png")
+    assert open_dataset(tmp_path / "two").fingerprint == first
+    (tmp_path / "two/a/0.png").rename(tmp_path / "two/a/9.png")
+    assert open_dataset(tmp_path / "two").fingerprint != first
+
+
+def test_a_changed_label_changes_the_fingerprint(tmp_path):
+    tree(tmp_path, "img", count=4)
+    prints = set()
+    for labels in ("aabb", "abab"):
+        rows = [f"img/{i}.png,{label}" for i, label in enumerate(labels)]
+        (tmp_path / "labels.csv").write_text("\n".join(["path,label", *rows]))
+        prints.add(open_dataset(tmp_path / "labels.csv").fingerprint)
+    assert len(prints) == 2
 
 
 def test_one_changed_pixel_changes_the_fingerprint_of_an_array(tmp_path):

@@ -36,6 +36,16 @@ def test_carving_depends_on_the_seed_and_on_nothing_else():
     assert not np.array_equal(first, other)
 
 
+def test_classes_are_drawn_independently():
+    _, val = carve_validation(np.repeat([0, 1], 50), fraction=0.2, seed=0)
+    assert not np.array_equal(val[:10], val[10:] - 50)
+
+
+def test_more_images_of_one_class_leave_the_draw_of_the_others_alone():
+    before, after = (take_fraction(np.repeat([0, 1], [30, n]), 0.2, seed=0) for n in (20, 90))
+    assert np.array_equal(before[:6], after[:6])
+
+
 def test_a_class_with_one_image_cannot_be_divided_and_is_named():
     with pytest.raises(UserError, match="class 'rare' cannot be divided: each needs at least two images"):
         carve_validation(np.array([0, 0, 0, 1]), class_names=["common", "rare"])

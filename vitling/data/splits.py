@@ -105,7 +105,7 @@ def _members(labels: np.ndarray, class_names: Sequence[str] | None, at_least: in
 def _apportion(sizes: np.ndarray, count: int) -> np.ndarray:
     """How many to take of each class: in proportion, exactly `count` in all, at least one, never the last one."""
     quota = count * sizes / sizes.sum()
-    taken = np.clip(np.floor(quota).astype(np.int64), 1, sizes - 1)
+    taken = np.maximum(np.floor(quota).astype(np.int64), 1)
     while taken.sum() < count:
         taken[np.argmax(np.where(taken < sizes - 1, quota - taken, -np.inf))] += 1
     while taken.sum() > count:
