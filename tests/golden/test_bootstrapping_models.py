@@ -106,7 +106,7 @@ def assert_same_statistics(value: torch.Tensor, expected: dict) -> None:
     assert list(value.shape) == expected["shape"]
     spread = expected["std_population"]
     assert value.mean().item() == pytest.approx(expected["mean"], abs=3e-5 * max(1, spread), rel=2e-5)
-    assert value.std(correction=0).item() == pytest.approx(spread, rel=3e-5)
+    assert value.std(correction=0).item() == pytest.approx(spread, abs=3e-5, rel=2e-5)
 
 
 @pytest.mark.parametrize("variant", VITS + AGENTS)

@@ -250,6 +250,7 @@ class Agent(nn.Module):
         self.patch_size = patch_size
         self.down_sample = tuple(down_sample)
         self.stem_stride = patch_size if stem == "base" else patch_size // 2
+        self.shared = shared_with is not None
         self.grad_checkpointing = False
 
         if stem == "base":
@@ -278,11 +279,6 @@ class Agent(nn.Module):
             reduction *= 2 if i in self.down_sample else 1
         self.set_input_size(img_size)
         self.init_weights(init)
-
-    @property
-    def shared(self) -> bool:
-        """Whether the blocks borrow their weights from a ViT."""
-        return isinstance(self.layers[0].cnn_block, SharedConv)
 
     @torch.no_grad()
     def init_weights(self, init: str = "sane") -> None:
@@ -403,7 +399,8 @@ class Agent(nn.Module):
             attn = layer.cnn_block.lender[0]
             fc1, fc2 = mlp_layers(layer.mlp_block.lender[0])
             taps = shared_taps(value_rows(attn), attn.proj.weight, self.num_heads)
-            state |= plain_block(f"layers.{i}.", taps, attn.proj.bias, fc1.weight, fc1.bias, fc2.weight, fc2.bias)
+            block = plain_block(f"layers.{i}.", taps, attn.proj.bias, fc1.weight, fc1.bias, fc2.weight, fc2.bias)
+            state |= {key: value.detach().clone() for key, value in block.items()}
         return state
 
     def from_authors(self, state: dict) -> dict:
@@ -496,11 +493,12 @@ def create_agent(vit: nn.Module, *, stem: str = "auto", share: bool = False, **o
     """
     structure = read_structure(vit, share=share)
     grid = getattr(vit, "grid_size", None) or getattr(getattr(vit, "patch_embed", None), "grid_size", None)
-    if grid is None:
+    stride = vit.feature_info[-1]["reduction"] if getattr(vit, "feature_info", None) else None
+    if not grid or not stride:
         raise UserError(
-            f"{type(vit).__name__} has neither grid_size nor patch_embed.grid_size; give the agent by name."
+            f"{type(vit).__name__} does not tell its token grid (grid_size) and stride (feature_info), so no agent can be "
+            "matched to it; name an agent, such as agent_small."
         )
-    stride = vit.feature_info[-1]["reduction"]
     if stem == "auto":
         stem = "res" if stride in (2, 4, 8, 16) else "base"
 
