@@ -243,6 +243,8 @@ class DHVT(nn.Module):
         super().__init__()
         if embed_dim % num_heads:
             raise UserError(f"embed_dim={embed_dim} must be a multiple of num_heads={num_heads}.")
+        if final_act != "official" and not sope:
+            raise UserError(f"final_act={final_act} belongs to SOPE; leave it out or set sope=True.")
         self.in_chans = in_chans
         self.num_features = self.head_hidden_size = self.embed_dim = embed_dim
         self.num_prefix_tokens = 1
@@ -431,7 +433,7 @@ def init_linear(module: nn.Module) -> None:
 # fmt: off
 VARIANTS = {
     "dhvt_test":                   dict(img_size=16,  patch_size=4,  embed_dim=48,  depth=2,  num_heads=4, num_classes=10),
-    "dhvt_nano":                   dict(img_size=32,  patch_size=4,  embed_dim=96,  depth=7,  num_heads=4, num_classes=10),
+    "dhvt_nano":                   dict(img_size=32,  patch_size=4,  embed_dim=96,  depth=7,  num_heads=3, num_classes=10),
     "dhvt_tiny_cifar_patch4":      dict(img_size=32,  patch_size=4,  embed_dim=192, depth=12, num_heads=4, num_classes=100),
     "dhvt_small_cifar_patch4":     dict(img_size=32,  patch_size=4,  embed_dim=384, depth=12, num_heads=8, num_classes=100),
     "dhvt_tiny_cifar_patch2":      dict(img_size=32,  patch_size=2,  embed_dim=192, depth=12, num_heads=4, num_classes=100),

@@ -50,15 +50,20 @@ def random_box(grid: tuple[int, int], rng=np.random) -> Box:
     )
 
 
+@torch.compiler.disable  # a box is new at every step: its numbers must not be compiled into the graph
+def box_mask(grid: tuple[int, int], box: Box, device: torch.device) -> Tensor:
+    top, left, bottom, right = box
+    mask = torch.zeros(*grid, 1, dtype=torch.bool, device=device)
+    mask[top:bottom, left:right] = True
+    return mask
+
+
 def mix_tokens(x: Tensor, box: Box) -> Tensor:
     """MixToken (eq. 8): inside the box, each (height, width, D) map of a batch takes the cells of its mirror in the batch.
 
     Doing it twice undoes it.
     """
-    top, left, bottom, right = box
-    mixed = x.clone()
-    mixed[:, top:bottom, left:right] = x[:, top:bottom, left:right].flip(0)
-    return mixed
+    return torch.where(box_mask((x.shape[1], x.shape[2]), box, x.device), x.flip(0), x)
 
 
 class PatchStem(nn.Module):
@@ -225,6 +230,8 @@ class LVViT(nn.Module):
             raise UserError("mix_token=True needs the dense head; add return_dense=True.")
         if head_dim is None and embed_dim % num_heads:
             raise UserError(f"embed_dim={embed_dim} must be a multiple of num_heads={num_heads}, or give head_dim.")
+        if norm_groups and embed_dim % norm_groups:
+            raise UserError(f"embed_dim={embed_dim} must be a multiple of norm_groups={norm_groups}.")
         self.in_chans = in_chans
         self.num_features = self.head_hidden_size = self.embed_dim = embed_dim
         self.num_prefix_tokens = 1
