@@ -29,7 +29,7 @@ from vitling.errors import UserError
 from vitling.methods import create_method
 from vitling.models import build_model, default_size
 from vitling.optim import SAM, Schedule, check_patterns, create_optimizer, peak_lr
-from vitling.recipe import Recipe, to_dict
+from vitling.recipe import Recipe, from_dict, to_dict
 from vitling.run import Run, environment, recipe_digest
 
 EVAL_BATCH = 256
@@ -68,6 +68,7 @@ def train(
 ) -> Run:
     """Train a recipe into a run directory; into the same directory again, resume it."""
     settings, listener = settings or Settings(), listener or Listener()
+    recipe = from_dict(to_dict(recipe))  # declared types, as if read from its file: the run is compared with that
     accelerator = _accelerator(settings, run_dir)
     run = Run(run_dir)
     with run.locked() if accelerator.is_main_process else nullcontext():
@@ -358,8 +359,8 @@ class Training:
             self._save_model("last", self.ema.module if self.ema else self.model)
             self._save_checkpoint()
             self.run.update(status="finished", stopped=stopped, **self._summary())
-        self.accelerator.end_training()
         self.accelerator.wait_for_everyone()
+        self.accelerator.end_training()
 
     # -- state -----------------------------------------------------------------------------------------------------
 

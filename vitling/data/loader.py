@@ -72,7 +72,7 @@ class _FittedImages(torch.utils.data.Dataset):
 
     def __getitem__(self, i: int) -> dict:
         image = load_image(self.images, i, **self.fit_args)
-        return {"image": torch.from_numpy(image), "label": int(self.images.labels[i]), "index": i}
+        return {"image": torch.tensor(image), "label": int(self.images.labels[i]), "index": i}
 
 
 def epoch_order(labels: Tensor, *, generator: torch.Generator, balance: str = "none", repeats: int = 1) -> Tensor:

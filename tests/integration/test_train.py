@@ -1,0 +1,358 @@
+"""The loop: a resumed run repeats the uninterrupted one, several processes equal one, and what else must hold while training."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import timm
+import torch
+from safetensors.torch import load_file
+
+import vitling
+from vitling.errors import UserError
+from vitling.recipe import Augment, Optim, Recipe, override, replace
+from vitling.train import Interrupted, Listener, Settings, train
+
+pytestmark = pytest.mark.slow
+
+RECIPE = Recipe(
+    model="vit_tiny_patch16_224",
+    model_args=dict(patch_size=4, embed_dim=24, depth=2, num_heads=2, drop_path_rate=0.1, proj_drop_rate=0.1),
+    method_args=dict(mixup=0.2, cutmix=1.0, label_smoothing=0.1),
+    data="digits",
+    epochs=3,
+    batch_size=128,
+    augment=Augment(crop="pad", hflip=0.5, randaugment="rand-m9-mstd0.5-inc1", erase=0.25),
+    optim=Optim(lr=2e-3, warmup_epochs=1),
+    ema_decay=0.9,
+)
+
+
+class StopAt(Listener):
+    """Behaves like a user who presses Ctrl-C in a given step."""
+
+    def __init__(self, step):
+        self.at = step
+
+    def stepped(self, epoch, step, steps, loss, images_per_second):
+        if epoch * steps + step == self.at:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+class Sayings(Listener):
+    def __init__(self):
+        self.lines = []
+
+    def say(self, text):
+        self.lines.append(text)
+
+
+def assert_same_run(a: Path, b: Path):
+    for which in ("best", "last"):
+        one, other = (load_file(run / which / "model.safetensors") for run in (a, b))
+        assert one.keys() == other.keys()
+        assert all(torch.equal(one[key], other[key]) for key in one)
+    assert (a / "metrics.jsonl").read_text() == (b / "metrics.jsonl").read_text()
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    path = tmp_path_factory.mktemp("runs") / "whole"
+    train(RECIPE, path)
+    return path
+
+
+def test_the_loss_falls(uninterrupted):
+    losses = [record["train_loss"] for record in vitling.load_run(uninterrupted).metrics()]
+    assert len(losses) == 3
+    assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("step", [4, 10, 13])  # inside the first epoch, at its end, inside the second
+def test_a_resumed_run_repeats_the_uninterrupted_one(uninterrupted, tmp_path, step):
+    with pytest.raises(Interrupted, match=f"step {step}; the same command resumes it"):
+        train(RECIPE, tmp_path / "run", listener=StopAt(step))
+    assert vitling.load_run(tmp_path / "run").info["status"] == "interrupted"
+    train(RECIPE, tmp_path / "run")
+    assert_same_run(tmp_path / "run", uninterrupted)
+
+
+def test_a_killed_run_repeats_the_uninterrupted_one(uninterrupted, tmp_path):
+    vitling.recipe.save_recipe(RECIPE, tmp_path / "recipe.yaml")
+    command = [sys.executable, "-m", "vitling", "train", "digits", "--recipe", str(tmp_path / "recipe.yaml")]
+    command += ["--out", str(tmp_path / "run"), "--checkpoint-seconds", "0"]
+    for kill_after in (3, 17):  # checkpoints written before the process is killed
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        manifest = tmp_path / "run" / "checkpoint" / "manifest.json"
+        while process.poll() is None:
+            if manifest.exists() and json.loads(manifest.read_text())[-1]["step"] >= kill_after:
+                process.send_signal(signal.SIGKILL)
+                process.wait()
+            time.sleep(0.005)
+        assert process.returncode == -signal.SIGKILL, process.stderr.read()
+    subprocess.run(command, check=True, capture_output=True)
+    assert_same_run(tmp_path / "run", uninterrupted)
+
+
+def test_sigterm_saves_says_how_to_resume_and_exits_cleanly(tmp_path):
+    command = [sys.executable, "-m", "vitling", "train", "digits", "epochs=500", "--out", str(tmp_path / "run")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not (tmp_path / "run" / "metrics.jsonl").exists():
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate()
+    assert process.returncode == 0
+    assert "the same command resumes it" in out
+    assert "Traceback" not in err
+    assert vitling.load_run(tmp_path / "run").load_checkpoint()[0]["step"] > 0
+
+
+def test_a_torn_checkpoint_is_noticed_and_the_one_before_it_used(uninterrupted, tmp_path):
+    for step in (6, 14):
+        with pytest.raises(Interrupted):
+            train(RECIPE, tmp_path / "run", listener=StopAt(step))
+    newest = max((tmp_path / "run" / "checkpoint").glob("step-*.pt"))
+    newest.write_bytes(newest.read_bytes()[: newest.stat().st_size // 2])
+    heard = Sayings()
+    train(RECIPE, tmp_path / "run", listener=heard)
+    assert any("is torn or missing" in line for line in heard.lines)
+    assert any("at step 6" in line for line in heard.lines)
+    assert_same_run(tmp_path / "run", uninterrupted)
+
+
+def test_training_from_the_recorded_recipe_repeats_the_run(uninterrupted, tmp_path):
+    train(vitling.load_recipe(uninterrupted), tmp_path / "again")
+    assert_same_run(tmp_path / "again", uninterrupted)
+
+
+def test_a_finished_run_is_left_alone(uninterrupted):
+    before = (uninterrupted / "last" / "model.safetensors").stat().st_mtime_ns
+    assert train(RECIPE, uninterrupted).finished
+    assert (uninterrupted / "last" / "model.safetensors").stat().st_mtime_ns == before
+
+
+def test_another_run_is_never_overwritten(uninterrupted):
+    with pytest.raises(UserError, match=r"holds another run \(its epochs is 3, not 4\)"):
+        train(replace(RECIPE, epochs=4), uninterrupted)
+
+
+def test_a_folder_with_other_files_is_never_used(tmp_path):
+    (tmp_path / "thesis.tex").write_text("precious")
+    with pytest.raises(UserError, match="already holds other files"):
+        train(RECIPE, tmp_path)
+    assert os.listdir(tmp_path) in (["thesis.tex"], [".lock", "thesis.tex"], ["thesis.tex", ".lock"])
+
+
+def test_a_checkpoint_of_another_recipe_is_refused(tmp_path):
+    with pytest.raises(Interrupted):
+        train(RECIPE, tmp_path / "run", listener=StopAt(3))
+    text = (tmp_path / "run" / "recipe.yaml").read_text()
+    (tmp_path / "run" / "recipe.yaml").write_text(text.replace("lr: 0.002", "lr: 0.004"))
+    with pytest.raises(UserError, match="is of another recipe"):
+        train(RECIPE, tmp_path / "run")
+
+
+def test_timm_loads_what_we_save(uninterrupted):
+    model = timm.create_model(f"local-dir:{uninterrupted / 'best'}", pretrained=True).eval()
+    x = torch.randn(2, 1, 8, 8)
+    assert torch.equal(model(x), vitling.load_run(uninterrupted).load_model("best")(x))
+    assert model.pretrained_cfg["label_names"] == [str(digit) for digit in range(10)]
+
+
+def test_accumulated_gradients_equal_one_large_batch(tmp_path):
+    plain = override(RECIPE, ["model_args.drop_path_rate=0", "model_args.proj_drop_rate=0", "epochs=2"])
+    plain = replace(plain, method_args={})  # mixing is drawn per micro-batch
+    train(plain, tmp_path / "one")
+    train(replace(plain, accumulate=4), tmp_path / "four")
+    one, four = (vitling.load_run(tmp_path / name).metrics() for name in ("one", "four"))
+    assert [r["train_loss"] for r in four] == pytest.approx([r["train_loss"] for r in one], rel=1e-4)
+
+
+def test_two_processes_give_the_losses_of_one(tmp_path):
+    plain = override(RECIPE, ["model_args.drop_path_rate=0", "model_args.proj_drop_rate=0", "epochs=2"])
+    plain = replace(plain, method_args={})
+    vitling.recipe.save_recipe(plain, tmp_path / "recipe.yaml")
+    arguments = ["-m", "vitling", "train", "digits", "--recipe", str(tmp_path / "recipe.yaml"), "--out"]
+    environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    result = subprocess.run(
+        [*torchrun, *arguments, str(tmp_path / "two")], env=environment, capture_output=True, text=True
+    )
+    assert result.returncode == 0, result.stderr
+    train(plain, tmp_path / "one")
+    one, two = (vitling.load_run(tmp_path / name).metrics() for name in ("one", "two"))
+    assert vitling.load_run(tmp_path / "two").info["processes"] == 2
+    for key in ("train_loss", "val_loss", "val_top1"):
+        assert [r[key] for r in two] == pytest.approx([r[key] for r in one], rel=1e-4)
+
+
+def test_a_loss_that_is_no_number_stops_the_run_and_names_the_step(tmp_path):
+    with pytest.raises(
+        UserError, match=r"loss became (nan|inf) at step \d+ \(loss=(nan|inf)\); last good checkpoint: .*none"
+    ):
+        train(override(RECIPE, ["optim.lr=1e30", "optim.warmup_epochs=0", "ema_decay=0"]), tmp_path / "run")
+
+
+def test_a_loss_that_is_no_number_leaves_the_last_good_checkpoint(tmp_path):
+    class Poison(Listener):
+        """Puts a nan into the weights in the twelfth step."""
+
+        def stepped(self, epoch, step, steps, loss, images_per_second):
+            if epoch * steps + step == 12:
+                next(iter(torch_modules())).data.fill_(float("nan"))
+
+    def torch_modules():
+        import gc
+
+        from vitling.methods import Method
+
+        return (thing.model.cls_token for thing in gc.get_objects() if isinstance(thing, Method))
+
+    with pytest.raises(UserError, match="at step 13"):
+        train(RECIPE, tmp_path / "run", settings=Settings(checkpoint_seconds=0), listener=Poison())
+    state, torn = vitling.load_run(tmp_path / "run").load_checkpoint()
+    assert not torn
+    assert state["step"] == 12
+    assert "step-000000011.pt" in os.listdir(tmp_path / "run" / "checkpoint")
+
+
+def test_early_stopping_says_so(tmp_path):
+    recipe = override(RECIPE, ["optim.lr=1e-9", "optim.min_lr=0", "epochs=30", "patience_epochs=2", "ema_decay=0"])
+    run = train(recipe, tmp_path / "run")
+    assert run.info["stopped"] == "no better validation accuracy for 2 epochs"
+    assert len(run.metrics()) < 30
+
+
+def test_a_budget_fits_the_epochs_and_the_warm_up_to_the_time(tmp_path):
+    run = train(
+        replace(RECIPE, epochs=100, optim=Optim(warmup_epochs=10)),
+        tmp_path / "run",
+        settings=Settings(budget_seconds=8),
+    )
+    epochs = run.recipe.epochs
+    assert epochs != 100
+    assert run.recipe.optim.warmup_epochs == pytest.approx(epochs / 10, abs=1e-3)
+    assert len(run.metrics()) == epochs
+
+
+def test_a_budget_too_short_for_an_epoch_says_so(tmp_path):
+    with pytest.raises(UserError, match="one epoch takes about"):
+        train(RECIPE, tmp_path / "run", settings=Settings(budget_seconds=0.01))
+
+
+def test_fine_tuning_at_another_size_and_class_count_starts_from_a_run(uninterrupted, tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (60, 16, 16, 1), dtype=np.uint8)
+    labels = np.arange(60) % 3
+    np.savez(tmp_path / "three.npz", train_images=images, train_labels=labels, test_images=images, test_labels=labels)
+    heard = Sayings()
+    recipe = override(
+        RECIPE, {"data": str(tmp_path / "three.npz"), "init": str(uninterrupted), "freeze": "blocks.*,patch_embed.*",
+                 "epochs": 2, "batch_size": 16, "val_fraction": 0.2, "optim.lr_factors": {"head.*": 2.0}},
+    )  # fmt: skip
+    run = train(recipe, tmp_path / "run", listener=heard)
+    before, after = (
+        load_file(uninterrupted / "best" / "model.safetensors"),
+        load_file(run.path / "last" / "model.safetensors"),
+    )
+    assert torch.equal(before["blocks.0.attn.qkv.weight"], after["blocks.0.attn.qkv.weight"])
+    assert not torch.equal(before["norm.weight"], after["norm.weight"])
+    assert after["head.weight"].shape[0] == 3
+    assert after["pos_embed"].shape[1] == 17
+    assert any(line.startswith(f"init={uninterrupted}") for line in heard.lines)
+
+
+def test_weights_that_are_not_there_are_one_clear_line(tmp_path):
+    with pytest.raises(UserError, match="init=nowhere is neither a run, nor a weights file, nor a hub name"):
+        train(replace(RECIPE, init="nowhere"), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["optim.sam_rho=0.05"],
+        ["optim.name=muon", "optim.lr=0.01"],
+        ["optim.name=sgd", "optim.schedule=step", "optim.decay_epochs=1", "optim.clip_grad=1"],
+        ["balance=sampler", "augment.repeats=3"],
+        ["balance=loss", "fraction=0.5"],
+        ["folds=5", "fold=2", "validate_every=2"],
+        ["optim.layer_decay=0.7", "optim.schedule=constant"],
+        ["model=resnet18", "model_args={}"],
+    ],
+    ids=lambda settings: " ".join(settings),
+)
+def test_every_option_of_the_loop_trains(settings, tmp_path):
+    recipe = replace(RECIPE, epochs=2, model_args={} if "model=resnet18" in settings else RECIPE.model_args)
+    recipe = override(recipe, [s for s in settings if s != "model_args={}"])
+    recipe = replace(recipe, fraction=0.3) if recipe.model == "resnet18" else recipe
+    run = train(recipe, tmp_path / "run")
+    records = run.metrics()
+    assert records[-1]["epoch"] == 2
+    assert all(np.isfinite(record["train_loss"]) for record in records)
+
+
+def test_bf16_trains(tmp_path):
+    run = train(replace(RECIPE, epochs=2), tmp_path / "run", settings=Settings(precision="bf16"))
+    assert run.info["precision"] == "bf16"
+    assert run.metrics()[-1]["train_loss"] < run.metrics()[0]["train_loss"] + 0.1
+
+
+def test_fp16_without_a_gpu_is_refused(tmp_path):
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    with pytest.raises(UserError, match="--precision fp16 needs a GPU"):
+        train(RECIPE, tmp_path / "run", settings=Settings(precision="fp16"))
+
+
+def test_compile_auto_says_that_a_short_run_does_not_repay_it(tmp_path):
+    heard = Sayings()
+    train(override(RECIPE, ["compile=auto", "epochs=2", "batch_size=64"]), tmp_path / "run", listener=heard)
+    assert any("not compiling" in line for line in heard.lines)
+
+
+def test_a_compiled_run_trains(tmp_path):
+    run = train(override(RECIPE, ["compile=on", "epochs=2"]), tmp_path / "run")
+    assert run.metrics()[-1]["train_loss"] < 2.5
+
+
+def test_tensorboard_gets_the_metrics(tmp_path):
+    run = train(replace(RECIPE, epochs=2), tmp_path / "run", settings=Settings(trackers=("tensorboard",)))
+    assert list(run.path.rglob("events.out.tfevents.*"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["model=vit_tinny_patch16_224"], "unknown model 'vit_tinny_patch16_224'. Did you mean vit_tiny_patch16_224"),
+        (["img_size=10"], "img_size=10x10 does not divide by the patch of 4"),
+        (["batch_size=4096"], "batch_size=4096 is larger than the 1294 training images"),
+        (["model_args.depht=3"], "model=vit_tiny_patch16_224 cannot be built with"),
+        (["method=supervized"], "unknown method 'supervized'. Did you mean supervised"),
+        (["method_args.mixupp=1"], "has no argument 'method_args.mixupp'. Did you mean mixup"),
+        (["optim.name=adamv"], "unknown optimiser optim.name=adamv"),
+        (["freeze=nothing.*"], "freeze: no parameter is called 'nothing.*'"),
+        (["data=digitz"], "Did you mean digits"),
+        (["mean=0.5,0.5", "std=1,1"], "mean has 2 values, but the images have 1 channels"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_bad_settings_are_one_clear_line_and_leave_no_run_behind(settings, message, tmp_path):
+    with pytest.raises(UserError) as error:
+        train(override(RECIPE, settings), tmp_path / "run")
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_full_disk_is_one_clear_line(tmp_path):
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full on this system")
+    run = vitling.run.Run(tmp_path)
+    (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
+    with pytest.raises(UserError, match="no space left on the device"):
+        run.append("metrics.jsonl", {"epoch": 1})

@@ -1,0 +1,168 @@
+import pytest
+import timm
+import torch
+from rule import golden
+from torch import nn
+
+import vitling
+from vitling.errors import UserError
+from vitling.methods import create_method
+from vitling.optim import SAM, Schedule, check_patterns, create_optimizer, parameter_groups, peak_lr
+from vitling.recipe import Optim, Recipe, replace
+from vitling.train import freeze
+
+SCHEDULES = golden("schedule__imagenet")
+DHVT = golden("dhvt__recipe")["schedules"]
+
+
+def small_vit(**kwargs):
+    return timm.create_model(
+        "vit_tiny_patch16_224", img_size=16, patch_size=8, embed_dim=48, depth=2, num_heads=2, num_classes=5, **kwargs
+    )
+
+
+def rates(recipe, epochs, lr=None):
+    """Learning rate in force in each of the epochs, ten steps each."""
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=lr or peak_lr(recipe))
+    schedule = Schedule(optimizer, recipe, steps_per_epoch=10)
+    found = []
+    for epoch in epochs:
+        schedule.set(epoch * 10 + 3)
+        found.append(optimizer.param_groups[0]["lr"])
+    return found
+
+
+@pytest.mark.parametrize("case", SCHEDULES["cases"], ids=lambda case: case["name"])
+def test_the_imagenet_schedules_of_t2t_and_lvvit_are_met(case):
+    optim = Optim(
+        lr=case["base_lr"], warmup_epochs=case["warmup_epochs"], warmup_lr=case["warmup_lr"], min_lr=case["min_lr"],
+        cooldown_epochs=10, schedule_per="epoch",
+    )  # fmt: skip
+    assert rates(Recipe(epochs=310, optim=optim), case["epochs"]) == pytest.approx(case["lr"], rel=1e-7)
+
+
+@pytest.mark.parametrize("case", DHVT.values(), ids=DHVT)
+def test_the_schedule_of_dhvt_is_met_with_its_lag_and_its_scaling_by_batch(case):
+    optim = Optim(
+        lr=case["base_lr_arg"], lr_per_batch=512, warmup_epochs=case["warmup_epochs"], warmup_lr=case["warmup_lr"],
+        min_lr=case["min_lr"], schedule_per="epoch", schedule_lag_epochs=1,
+    )  # fmt: skip
+    recipe = Recipe(epochs=case["epochs"], batch_size=case["per_gpu_batch"] * case["world"], optim=optim)
+    assert peak_lr(recipe) == case["effective_peak_lr"]
+    wanted = case["lr_at_epoch"]
+    assert rates(recipe, map(int, wanted)) == pytest.approx(list(wanted.values()), rel=1e-7)
+
+
+@pytest.mark.parametrize("case", DHVT.values(), ids=DHVT)
+def test_the_same_tensors_decay_as_in_dhvts_release(case):
+    model = timm.create_model("dhvt_tiny_cifar_patch4", num_classes=100)
+    groups = parameter_groups(model, Optim(weight_decay=0.05), lr=1.0)
+    found = {g["weight_decay"]: (len(g["params"]), sum(p.numel() for p in g["params"])) for g in groups}
+    assert found == {g["weight_decay"]: (g["n_tensors"], g["n_values"]) for g in case["param_groups"]}
+
+
+def test_the_transfer_schedule_of_t2t_keeps_its_floor_for_every_group():
+    case = SCHEDULES["transfer"]
+    optim = Optim(
+        name="sgd", lr=0.05, warmup_epochs=0, min_lr=2e-4, schedule_per="epoch", lr_factors={"blocks.*": 0.01}
+    )
+    recipe = Recipe(epochs=60, optim=optim)
+    optimizer = create_optimizer(parameter_groups(small_vit(), optim, 0.05), optim, 0.05)
+    schedule = Schedule(optimizer, recipe, steps_per_epoch=10)
+    for epoch, backbone, head in zip(case["epochs"], case["lr_backbone"], case["lr_head"], strict=True):
+        schedule.set(epoch * 10)
+        assert sorted({group["lr"] for group in optimizer.param_groups}) == pytest.approx([backbone, head], rel=1e-7)
+
+
+def test_the_step_schedule_drops_and_the_constant_one_stays():
+    step = Optim(lr=1.0, schedule="step", decay_epochs=10, decay_rate=0.1, warmup_epochs=0)
+    assert rates(Recipe(epochs=30, optim=step), [0, 9, 10, 25]) == pytest.approx([1, 1, 0.1, 0.01])
+    constant = Optim(lr=1.0, schedule="constant", warmup_epochs=2, warmup_lr=0.0)
+    assert rates(Recipe(epochs=30, optim=constant), [1, 2, 29]) == pytest.approx([0.65, 1, 1])
+
+
+def test_position_embeddings_and_biases_do_not_decay_unless_all_is_asked():
+    model = small_vit()
+    spared = {id(p) for g in parameter_groups(model, Optim(), 1.0) if g["weight_decay"] == 0 for p in g["params"]}
+    assert {id(model.pos_embed), id(model.cls_token), id(model.norm.bias)} <= spared
+    assert id(model.blocks[0].attn.qkv.weight) not in spared
+    groups = parameter_groups(model, Optim(decay_all=True), 1.0)
+    assert {g["weight_decay"] for g in groups} == {0.05}
+
+
+def test_a_method_tells_timm_what_must_not_decay():
+    method = create_method("supervised", small_vit(), num_classes=5)
+    assert {"model.pos_embed", "model.cls_token"} <= method.no_weight_decay()
+
+
+def test_layer_decay_gives_early_layers_less():
+    model = small_vit()
+    groups = parameter_groups(model, Optim(layer_decay=0.5), 1.0)
+    scale = {id(p): g["lr_scale"] for g in groups for p in g["params"]}
+    assert (
+        scale[id(model.patch_embed.proj.weight)]
+        < scale[id(model.blocks[1].attn.qkv.weight)]
+        < scale[id(model.head.weight)]
+    )
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd", "muon", "lion"])
+def test_optimisers_lower_a_loss(name):
+    torch.manual_seed(0)
+    model, optim = small_vit(), Optim(name=name, lr=0.01)
+    optimizer = create_optimizer(parameter_groups(model, optim, optim.lr), optim, optim.lr)
+    x, y = torch.randn(16, 3, 16, 16), torch.arange(16) % 5
+    losses = []
+    for _ in range(8):
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+
+
+def test_muon_leaves_embeddings_and_classifier_to_adamw():
+    model = small_vit()
+    groups = parameter_groups(model, Optim(name="muon"), 1.0)
+    fallback = {id(p) for g in groups if g.get("use_fallback") for p in g["params"]}
+    assert {id(model.pos_embed), id(model.head.weight)} <= fallback
+    assert id(model.blocks[0].mlp.fc1.weight) not in fallback
+
+
+def test_an_unknown_optimiser_is_met_with_a_suggestion():
+    with pytest.raises(UserError, match="Did you mean adamw"):
+        create_optimizer([{"params": [nn.Parameter(torch.zeros(1))]}], Optim(name="adamww"), 1.0)
+
+
+def test_a_pattern_that_fits_nothing_is_refused():
+    with pytest.raises(UserError, match=r"no parameter is called 'blok\.\*'"):
+        check_patterns(small_vit(), ["blok.*"], "optim.lr_factors")
+
+
+def test_frozen_parameters_are_left_out_and_freezing_all_is_refused():
+    model = small_vit()
+    freeze(model, ("backbone",))
+    assert [n for n, p in model.named_parameters() if p.requires_grad] == ["head.weight", "head.bias"]
+    groups = parameter_groups(model, Optim(), 1.0)
+    assert sum(len(g["params"]) for g in groups) == 2
+    with pytest.raises(UserError, match="leaves nothing to train"):
+        freeze(small_vit(), ("*",))
+
+
+def test_sam_climbs_by_rho_along_the_gradient_and_comes_back():
+    weight = nn.Parameter(torch.tensor([3.0, 4.0]))
+    weight.grad = torch.tensor([3.0, 4.0])
+    sam = SAM([weight], rho=0.5)
+    sam.climb()
+    assert torch.allclose(weight, torch.tensor([3.3, 4.4]))
+    sam.descend()
+    assert torch.equal(weight, torch.tensor([3.0, 4.0]))
+
+
+def test_the_cosine_of_bootstrapping_is_met():
+    wanted = golden("bootstrapping__misc")["lr_cosine"]
+    recipe = Recipe(epochs=240, optim=Optim(lr=1e-3, warmup_epochs=0, min_lr=0.0, schedule_per="epoch"))
+    assert rates(recipe, map(int, wanted)) == pytest.approx(list(wanted.values()), rel=1e-6)
+    assert replace(recipe, epochs=1).epochs == 1
+    assert vitling.Recipe is Recipe
