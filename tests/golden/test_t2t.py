@@ -153,12 +153,16 @@ def test_a_loaded_position_table_is_resized_as_the_release_does(img_size, source
     close(large.pos_embed.double().norm(), expected["l2"], 0.0)
 
 
-def test_a_new_input_size_makes_a_fresh_sinusoid_and_resizes_a_learned_table():
+def test_a_new_input_size_makes_a_fresh_sinusoid_and_resizes_any_other_table():
     fixed = timm.create_model("t2t_vit_test")
     fixed.set_input_size((32, 48))
     assert fixed.grid_size == (8, 12)
     assert torch.equal(fixed.pos_embed, sinusoid_table(97, 24))
     assert not fixed.pos_embed.requires_grad
+    fixed.pos_embed.data[:, 1:] = 0.5
+    fixed.set_input_size((32, 32))
+    assert fixed.pos_embed.shape == (1, 65, 24)
+    torch.testing.assert_close(fixed.pos_embed[:, 1:], torch.full((1, 64, 24), 0.5))
     learned = T2TViT(
         tokens_type="patch", pos_embed="learn", img_size=32, patch_size=8, embed_dim=24, depth=1, num_heads=2
     )

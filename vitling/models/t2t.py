@@ -513,13 +513,12 @@ class TokenModel(nn.Module):
         return sinusoid_table(self.front_end.num_patches + self.num_prefix_tokens, self.embed_dim)
 
     def set_input_size(self, img_size=None, patch_size=None) -> None:
-        """Take images of another size: a learned position embedding is resized, the sinusoid made anew."""
+        """Take images of another size: a sinusoid is made anew, as a new model has it; any other table is resized."""
         old_grid = self.grid_size
+        is_sinusoid = torch.equal(self.pos_embed.cpu(), self.sinusoid().to(self.pos_embed.dtype))
         self.front_end.set_input_size(img_size=img_size, patch_size=patch_size)
-        if self.grid_size == old_grid:
-            return
         table = self.sinusoid()
-        if self.pos_embed.requires_grad:
+        if not is_sinusoid:
             table = resample_abs_pos_embed(
                 self.pos_embed.detach(), self.grid_size, old_grid, self.num_prefix_tokens, antialias=False
             )
