@@ -19,7 +19,7 @@ from vitling.errors import UserError, did_you_mean
 
 
 class TapWindow:
-    """Where the H taps of a generalized convolution lie: head h looks from pixel p at p + offset_h (sec. 3.2).
+    """Where the H taps of a generalized convolution lie: head h looks from pixel p at p + offset_h (sec. 3.2.1).
 
     The window has side s = ceil(sqrt(H)); its taps are counted row by row from the top left and the first H are kept.
     It starts (s - 1) // 2 rows above and columns left of the pixel. For odd s that centres it, as in the release; for even s
@@ -81,7 +81,7 @@ class ConvMlp(nn.Module):
 
 
 class SharedConv(nn.Module):
-    """CONV with the tensors of an attention layer: tap h is W_O[:, head h] W_V[head h, :], its bias that of W_O.
+    """CONV with the tensors of an attention layer: tap h is W_O[:, head h] W_V[head h, :], its bias that of W_O (eq. 4).
 
     Computed as project, shift each head, project, as attention does: 2 D^2 products per pixel, where a convolution with
     the taps needs H D^2, and no kernel to rebuild in each forward. The bias of W_V is not used, as in the release.
@@ -199,7 +199,8 @@ class Agent(nn.Module):
 
     `stem="base"` cuts patches as a ViT does (`patch_size`); `stem="res"` is ResNet-like and starts on a grid twice as fine
     (stride `patch_size / 2`), to be pooled after the blocks in `down_sample`. With `shared_with=vit` the blocks borrow the
-    ViT's value and output projections and its MLPs; parameters and state dict then hold the private tensors only.
+    ViT's value and output projections and its MLPs (no norms, no LayerScale); parameters and state dict then hold the
+    private tensors only.
     """
 
     def __init__(
@@ -236,8 +237,8 @@ class Agent(nn.Module):
             raise UserError(f"down_sample={tuple(down_sample)} names blocks beyond 0..{depth - 1}.")
         if shared_with is not None:
             lender = read_structure(shared_with, share=True)
-            given = dict(depth=depth, embed_dim=embed_dim, num_heads=num_heads)
-            if lender | given != lender:
+            given = dict(depth=depth, embed_dim=embed_dim, num_heads=num_heads, mlp_ratio=mlp_ratio)
+            if given != lender:
                 raise UserError(
                     f"an agent with {given} cannot share with this ViT, which has {lender}; "
                     "create_agent(vit, share=True) takes the numbers from the ViT."
@@ -261,7 +262,7 @@ class Agent(nn.Module):
         for i, path in enumerate(calculate_drop_path_rates(drop_path_rate, depth)):
             if shared_with is None:
                 cnn_block = GeneralizedConv(embed_dim, num_heads)
-                mlp_block = ConvMlp(embed_dim, int(embed_dim * mlp_ratio), mlp_drop_rate)
+                mlp_block = ConvMlp(embed_dim, round(embed_dim * mlp_ratio), mlp_drop_rate)
             else:
                 cnn_block = SharedConv(shared_with.blocks[i].attn)
                 mlp_block = SharedMlp(shared_with.blocks[i].mlp, mlp_drop_rate)

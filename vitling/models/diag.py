@@ -11,7 +11,17 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
-from timm.layers import Attention, LayerNorm, Mlp, create_classifier, get_device_dtype, to_2tuple
+from timm.layers import (
+    Attention,
+    DropPath,
+    LayerNorm,
+    Mlp,
+    calculate_drop_path_rates,
+    create_classifier,
+    get_device_dtype,
+    resample_abs_pos_embed,
+    to_2tuple,
+)
 from timm.models import checkpoint_seq
 from timm.models._features import feature_take_indices
 from timm.models.vision_transformer import Block, VisionTransformer
@@ -90,6 +100,17 @@ class DiagViT(VisionTransformer):
             if table is not None:
                 nn.init.normal_(table)
 
+    def set_input_size(self, img_size=None, patch_size=None) -> None:
+        """Take images or patches of another size; the position embedding is resized as `vitling.load_weights` does it."""
+        old_grid, table = self.patch_embed.grid_size, self.pos_embed
+        super().set_input_size(img_size, patch_size)
+        if table is not None and self.patch_embed.grid_size != old_grid:
+            prefix = 0 if self.no_embed_class else self.num_prefix_tokens
+            table = resample_abs_pos_embed(
+                table.detach(), self.patch_embed.grid_size, old_grid, prefix, antialias=False
+            )
+            self.pos_embed = nn.Parameter(table)
+
     def from_authors(self, state: dict) -> dict:
         """Keys and layouts of the release -> ours; its patch vectors run over row, column, channel."""
         ours = {_rename(key, AUTHORS_NAMES): value for key, value in state.items()}
@@ -136,7 +157,7 @@ def _rename(key: str, names: list[tuple[str, str]]) -> str:
 class BasicBlock(nn.Module):
     """Two 3x3 convolutions and a shortcut, which is a 1x1 convolution where the shape changes."""
 
-    def __init__(self, in_chans: int, width: int, stride: int):
+    def __init__(self, in_chans: int, width: int, stride: int, drop_path: float = 0.0):
         super().__init__()
         self.conv1 = nn.Conv2d(in_chans, width, 3, stride, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
@@ -145,10 +166,11 @@ class BasicBlock(nn.Module):
         self.shortcut = nn.Sequential()
         if stride != 1 or in_chans != width:
             self.shortcut = nn.Sequential(nn.Conv2d(in_chans, width, 1, stride, bias=False), nn.BatchNorm2d(width))
+        self.drop_path = DropPath(drop_path) if drop_path > 0 else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
         y = F.relu(self.bn1(self.conv1(x)))
-        return F.relu(self.bn2(self.conv2(y)) + self.shortcut(x))
+        return F.relu(self.drop_path(self.bn2(self.conv2(y))) + self.shortcut(x))
 
 
 class DiagResNet18(nn.Module):
@@ -162,6 +184,7 @@ class DiagResNet18(nn.Module):
         global_pool: str = "avg",
         width: int = 64,
         drop_rate: float = 0.0,
+        drop_path_rate: float = 0.0,
     ):
         super().__init__()
         self.num_classes = num_classes
@@ -171,10 +194,16 @@ class DiagResNet18(nn.Module):
 
         self.conv1 = nn.Conv2d(in_chans, width, 3, 1, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
-        self.layer1 = nn.Sequential(BasicBlock(width, width, 1), BasicBlock(width, width, 1))
-        self.layer2 = nn.Sequential(BasicBlock(width, 2 * width, 2), BasicBlock(2 * width, 2 * width, 1))
-        self.layer3 = nn.Sequential(BasicBlock(2 * width, 4 * width, 2), BasicBlock(4 * width, 4 * width, 1))
-        self.layer4 = nn.Sequential(BasicBlock(4 * width, 8 * width, 2), BasicBlock(8 * width, 8 * width, 1))
+        paths = iter(calculate_drop_path_rates(drop_path_rate, 8))
+
+        def stage(in_chans: int, width: int, stride: int) -> nn.Sequential:
+            first = BasicBlock(in_chans, width, stride, next(paths))
+            return nn.Sequential(first, BasicBlock(width, width, 1, next(paths)))
+
+        self.layer1 = stage(width, width, 1)
+        self.layer2 = stage(width, 2 * width, 2)
+        self.layer3 = stage(2 * width, 4 * width, 2)
+        self.layer4 = stage(4 * width, 8 * width, 2)
         self.head_drop = nn.Dropout(drop_rate)
         self.global_pool, self.linear = create_classifier(self.num_features, num_classes, pool_type=global_pool)
         self.feature_info = [

@@ -9,7 +9,7 @@ biases with a standard deviation of one).
 from functools import partial
 
 import torch
-from timm.layers import Attention, LayerNorm, maybe_add_mask, resolve_self_attn_mask
+from timm.layers import Attention, LayerNorm, maybe_add_mask, resample_abs_pos_embed, resolve_self_attn_mask
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
@@ -138,6 +138,17 @@ class BootstrappingViT(VisionTransformer):
                     nn.init.normal_(module.bias, 1e-6, 1.0) if official else nn.init.normal_(module.bias, std=1e-6)
                 elif module.bias is not None:
                     nn.init.zeros_(module.bias)
+
+    def set_input_size(self, img_size=None, patch_size=None) -> None:
+        """Take images or patches of another size; the position embedding is resized as `vitling.load_weights` does it."""
+        old_grid, table = self.patch_embed.grid_size, self.pos_embed
+        super().set_input_size(img_size, patch_size)
+        if table is not None and self.patch_embed.grid_size != old_grid:
+            prefix = 0 if self.no_embed_class else self.num_prefix_tokens
+            table = resample_abs_pos_embed(
+                table.detach(), self.patch_embed.grid_size, old_grid, prefix, antialias=False
+            )
+            self.pos_embed = nn.Parameter(table)
 
     def from_authors(self, state: dict) -> dict:
         """Keys and layouts of the release -> ours; of a joint or shared checkpoint, the ViT's part."""
