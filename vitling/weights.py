@@ -141,25 +141,30 @@ def save_for_timm(
     *,
     model_args: Mapping | None = None,
     label_names: list[str] | None = None,
+    cfg: Mapping | None = None,
     metadata: Mapping[str, str] | None = None,
 ) -> None:
     """Write a folder that `timm.create_model("local-dir:FOLDER", pretrained=True)` and `load_weights` read.
 
-    `model_args` are the arguments, besides the number of classes, that the model was created with.
+    `model_args` are the arguments, besides the number of classes, that the model was created with; `cfg` replaces entries of
+    its `pretrained_cfg`, such as the mean and std of the images.
     """
     model, folder, model_args = unwrap_model(model), Path(folder), dict(model_args or {})
-    cfg = {key: value for key, value in model.pretrained_cfg.items() if value is not None}
+    full = {**model.pretrained_cfg, "num_classes": model.num_classes, **(cfg or {})}
     for where_from in ("url", "file", "hf_hub_id", "hf_hub_filename", "source", "state_dict", "tag", "custom_load"):
-        cfg.pop(where_from, None)
-    in_chans, *img_size = cfg["input_size"]
+        full.pop(where_from, None)
+    in_chans, *img_size = full["input_size"]
     in_chans, img_size = model_args.get("in_chans", in_chans), to_2tuple(model_args.get("img_size", img_size))
+    full["input_size"] = [in_chans, *img_size]
+    if in_chans not in (1, 3):
+        full.pop("first_conv", None)  # timm would take its weight for one of three channels, fail, and draw a new one
     config = {
-        "architecture": cfg.pop("architecture"),
+        "architecture": full.pop("architecture"),
         "num_classes": model.num_classes,
         "num_features": model.num_features,
         **({"label_names": list(label_names)} if label_names else {}),
         "model_args": {**model_args, "num_classes": model.num_classes},
-        "pretrained_cfg": {**cfg, "input_size": [in_chans, *img_size], "num_classes": model.num_classes},
+        "pretrained_cfg": {key: value for key, value in full.items() if value is not None},
     }
     save_weights(model, folder / "model.safetensors", metadata=metadata)
     write_text(folder / "config.json", json.dumps(config, indent=2) + "\n")

@@ -2,22 +2,18 @@ import argparse
 import os
 import pickle
 import re
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import safetensors.torch
 import timm
 import torch
+from rule import golden, normal
 from torch import nn
 
 import vitling
 from vitling.errors import UserError
 from vitling.weights import adapt_state, load_weights, save_for_timm, save_weights
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "golden"))
-from rule import golden, normal
 
 TINY = {"patch_size": 4, "embed_dim": 16, "depth": 1, "num_heads": 2, "mlp_ratio": 1}
 
@@ -324,14 +320,17 @@ def test_tied_weights_that_were_stored_once_are_not_missing(tmp_path):
     assert_same(target, source.state_dict())
 
 
-def test_timm_loads_the_folder_that_we_write(tmp_path):
-    arguments = dict(TINY, img_size=[16, 24], in_chans=1)
-    source = vit(img_size=(16, 24), in_chans=1, num_classes=3)
-    save_for_timm(source, tmp_path / "best", model_args=arguments, label_names=["a", "b", "c"])
-    loaded = timm.create_model(f"local-dir:{tmp_path / 'best'}", pretrained=True)
+@pytest.mark.parametrize("in_chans", [1, 2, 3, 4, 12])
+def test_timm_loads_the_folder_that_we_write(tmp_path, in_chans):
+    """With other than three channels timm would silently draw a new first layer, were it named in the config."""
+    arguments = dict(TINY, img_size=[16, 24], in_chans=in_chans)
+    source = vit(img_size=(16, 24), in_chans=in_chans, num_classes=3)
+    save_for_timm(source, tmp_path, model_args=arguments, label_names=["a", "b", "c"], cfg={"mean": [0.5] * in_chans})
+    loaded = timm.create_model(f"local-dir:{tmp_path}", pretrained=True)
     assert_same(loaded, source.state_dict())
     assert loaded.pretrained_cfg["label_names"] == ["a", "b", "c"]
-    assert tuple(loaded.pretrained_cfg["input_size"]) == (1, 16, 24)
+    assert loaded.pretrained_cfg["mean"] == [0.5] * in_chans
+    assert tuple(loaded.pretrained_cfg["input_size"]) == (in_chans, 16, 24)
 
 
 def test_adapting_a_state_leaves_it_and_the_model_unchanged():
