@@ -21,7 +21,7 @@ NANO = sorted(name for name in our_models() if name.endswith("_nano"))
 SWITCHED = {
     "t2t_vit_test transformer": dict(tokens_type="transformer"),
     "t2t_vit_test convolution": dict(tokens_type="convolution"),
-    "vit_s16 small": dict(img_size=16, patch_size=4, embed_dim=24, depth=3, num_heads=2, num_classes=10),
+    "vit_s16 small": dict(img_size=16, patch_size=4, embed_dim=24, depth=3, num_heads=2),
     "t2t_vit_test se": dict(embed_dim=32, se=True),
     "t2t_vit_test ghost": dict(mlp_ratio=3, ghost=True),
     "lvvit_test half blocks": dict(order=("tr", "mha", "ffn")),
@@ -140,7 +140,6 @@ def test_the_default_cfg_names_the_first_layer_and_the_classifier(name):
         assert all(hasattr(layers[layer], "weight") for layer in names), entry
     assert cfg["architecture"] == name.split()[0]
     assert model.num_classes == cfg["num_classes"]
-    assert all(side % 4 == 0 for side in cfg["input_size"][1:])
 
 
 @every_kind
@@ -278,6 +277,8 @@ def test_gradient_checkpointing_changes_no_gradient(name):
     expected, got = gradients(plain, x), gradients(model, x)
     for key, gradient in got.items():
         torch.testing.assert_close(gradient, expected[key], msg=lambda m, key=key: f"{key}: {m}")
+    for (key, buffer), other in zip(model.named_buffers(), plain.buffers(), strict=True):
+        torch.testing.assert_close(buffer, other, msg=lambda m, key=key: f"{key}: {m}")
 
 
 @every_kind
@@ -501,6 +502,8 @@ def test_published_parameter_counts_hold(variant):
 def test_a_nano_model_is_small_enough_for_a_cpu(name):
     model = create(name, img_size=32, num_classes=10)
     assert sum(parameter.numel() for parameter in model.parameters()) < 1e6
+    for attention in attentions(model):
+        attention.fused_attn = False  # the counter does not see into a fused one
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         model.eval()(torch.zeros(1, 3, 32, 32))
     assert 0.03e9 < counter.get_total_flops() / 2 < 0.15e9
