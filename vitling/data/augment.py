@@ -11,18 +11,17 @@ draws.items()}`: together they see exactly the images that one process would.
 
 from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
-from math import log
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
+from vitling.data.boxes import ATTEMPTS, box_sizes, cut_box, resize_boxes
 from vitling.data.pillow_ops import affines, apply_ops, change_groups, op_index
 from vitling.data.randaugment import RandAugment
 from vitling.errors import UserError, did_you_mean
 
-ATTEMPTS = 10  # tries at a box that fits into the image, as in timm and torchvision
 ERASE_AREA = (0.02, 1 / 3)
 ERASE_RATIO = (0.3, 1 / 0.3)
 NOISE_POOL = 2**20  # places in the noise pool where an erased image may start reading
@@ -221,18 +220,8 @@ class Augment:
         if self.crop == "pad":
             padding = [self.crop_padding] * 4
             boxes = boxes + self.crop_padding
-            return torch.stack(
-                [_cut_box(x, box) for x, box in zip(F.pad(images, padding), boxes.tolist(), strict=True)]
-            )
-        # Boxes differ in size, so each is resized by itself; torch does that in uint8 on the CPU only.
-        work = images if images.device.type == "cpu" else images.float()
-        modes = ["bicubic" if cubic else "bilinear" for cubic in draws["cubic"][:, 0].tolist()]
-        resized = [
-            F.interpolate(_cut_box(x, box)[None], self._size, mode=mode, antialias=True)
-            for x, box, mode in zip(work, boxes.tolist(), modes, strict=True)
-        ]
-        resized = torch.cat(resized)
-        return resized if resized.dtype == torch.uint8 else resized.round_().clamp_(0, 255).byte()
+            return torch.stack([cut_box(x, box) for x, box in zip(F.pad(images, padding), boxes.tolist(), strict=True)])
+        return resize_boxes(images, boxes, self._size, draws["cubic"][:, 0])
 
     def _normalise_(self, images: Tensor) -> None:
         mean, std = (
@@ -249,7 +238,7 @@ class Augment:
         noise = noise_pool(images[0].numel(), images.device)
         for image, box, start in zip(images, boxes.tolist(), noise_start.tolist(), strict=True):
             if box[0] < box[2]:
-                erased = _cut_box(image, box)
+                erased = cut_box(image, box)
                 if self.erase_mode == "pixel":
                     erased.copy_(noise[start : start + erased.numel()].view_as(erased))
                 else:
@@ -279,31 +268,6 @@ class Augment:
         return torch.stack(frames, dim=1)[:, :, :2].float()
 
 
-def box_sizes(
-    shape: Tensor,
-    area: tuple[float, float],
-    ratio: tuple[float, float],
-    height: int,
-    width: int,
-    *,
-    margin: int = 0,
-    tall: bool = False,
-) -> tuple[Tensor, Tensor]:
-    """The first attempt of each image, (n, 2) as height and width, that leaves `margin` pixels; and whether there is one.
-
-    `shape` (n, ATTEMPTS, 2) holds uniform numbers for the area, a share of the whole, and for the logarithm of the ratio
-    width by height, or height by width if `tall`.
-    """
-    u_area, u_ratio = shape.unbind(dim=-1)
-    pixels = (area[0] + (area[1] - area[0]) * u_area) * height * width
-    aspect = torch.exp(log(ratio[0]) + (log(ratio[1]) - log(ratio[0])) * u_ratio)
-    sizes = torch.stack([(pixels / aspect).sqrt(), (pixels * aspect).sqrt()], dim=-1).round().long()
-    sizes = sizes.flip(-1) if tall else sizes
-    fits = (sizes <= torch.tensor([height, width]) - margin).all(dim=-1)
-    first = fits.int().argmax(dim=1)
-    return sizes[torch.arange(len(sizes)), first], fits.any(dim=1)
-
-
 def flip(images: Tensor, draws: Tensor) -> Tensor:
     """Mirror each image as drawn: (n, 2), vertically and horizontally."""
 
@@ -312,11 +276,6 @@ def flip(images: Tensor, draws: Tensor) -> Tensor:
 
     groups = [tuple(dim for dim, drawn in zip((2, 3), both, strict=True) if drawn) for both in draws.tolist()]
     return change_groups(images, groups, change)
-
-
-def _cut_box(image: Tensor, box: list[int]) -> Tensor:
-    top, left, bottom, right = box
-    return image[:, top:bottom, left:right]
 
 
 @lru_cache(maxsize=4)

@@ -217,12 +217,13 @@ TABLES: dict[str, Callable] = {
     "Contrast": contrast_table,
 }
 BLENDS: dict[str, Callable] = {"Color": color, "Sharpness": sharpness}
+slide_x, slide_y = partial(slide, dim=3), partial(slide, dim=2)
 AFFINES: dict[str, Callable] = {
     "Rotate": warp,
-    "ShearX": partial(slide, dim=3),
-    "ShearY": partial(slide, dim=2),
-    "TranslateX": partial(slide, dim=3),
-    "TranslateY": partial(slide, dim=2),
+    "ShearX": slide_x,
+    "ShearY": slide_y,
+    "TranslateX": slide_x,
+    "TranslateY": slide_y,
 }
 OPERATIONS = (*TABLES, *BLENDS, *AFFINES)
 
@@ -239,18 +240,18 @@ def apply_ops(images: Tensor, op: Tensor, argument: Tensor, cubic: Tensor, fill:
     groups = []
     for name, is_cubic in zip(op.tolist(), cubic.tolist(), strict=True):
         name = OPERATIONS[name] if name >= 0 else None
-        groups.append("table" if name in TABLES else (name, is_cubic) if name in AFFINES else name)
+        groups.append("table" if name in TABLES else (AFFINES[name], is_cubic) if name in AFFINES else name)
+    maps = affines(op, argument, *images.shape[-2:])
 
-    def change(part: Tensor, group: str | tuple[str, bool] | None, rows: Tensor) -> Tensor:
+    def change(part: Tensor, group: str | tuple[Callable, bool] | None, rows: Tensor) -> Tensor:
         if group is None:
             return part
         if group == "table":
             return look_up(part, op[rows], argument[rows])
         if group in BLENDS:
             return BLENDS[group](part, _factor(part, argument[rows]))
-        name, is_cubic = group
-        affine = affines(op[rows], argument[rows], *part.shape[-2:])
-        return AFFINES[name](part, affine, cubic=is_cubic, fill=fill)
+        move, is_cubic = group
+        return move(part, maps[rows], cubic=is_cubic, fill=fill)
 
     return change_groups(images, groups, change)
 
