@@ -277,6 +277,17 @@ def test_gradient_checkpointing_changes_no_gradient(name):
     expected, got = gradients(plain, x), gradients(model, x)
     for key, gradient in got.items():
         torch.testing.assert_close(gradient, expected[key], msg=lambda m, key=key: f"{key}: {m}")
+
+
+@every_kind
+def test_gradient_checkpointing_counts_each_batch_once(name):
+    """A recomputed block sees its batch twice, but BatchNorm must not."""
+    model = randomise(create(name)).train()
+    plain = copy.deepcopy(model)
+    model.set_grad_checkpointing(True)
+    x = images(model, batch=4)
+    gradients(plain, x)
+    gradients(model, x)
     for (key, buffer), other in zip(model.named_buffers(), plain.buffers(), strict=True):
         torch.testing.assert_close(buffer, other, msg=lambda m, key=key: f"{key}: {m}")
 
