@@ -76,19 +76,19 @@ class Run:
 
     # -- claiming --------------------------------------------------------------------------------------------------
 
-    def claim(self, recipe: Recipe, budget: str | None = None) -> bool:
-        """Make this directory the run of `recipe`: True where it already is, so that the run resumes."""
-        asked = {"recipe": _jsonable(to_dict(recipe)), "budget": budget}
+    def claim(self, asked: dict) -> bool:
+        """Check that this directory may hold the run that `asked` describes: True where it already does, so that it resumes."""
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self.path} is a file; choose another folder with --out.")
         known = self.info.get("asked")
         if known is None:
-            left = [p.name for p in self.path.iterdir() if p.name != ".lock"] if self.path.exists() else []
+            left = (
+                sorted(p.name for p in self.path.iterdir() if not p.name.startswith(".")) if self.path.exists() else []
+            )
             if left:
                 raise UserError(
-                    f"{self.path} already holds other files ({', '.join(sorted(left)[:3])} ...); choose an empty folder with --out."
+                    f"{self.path} already holds other files ({', '.join(left[:3])} ...); choose an empty folder with --out."
                 )
-            self.update(asked=asked, status="new")
             return False
         if known != asked:
             raise UserError(
@@ -116,6 +116,9 @@ class Run:
             yield
         finally:
             lock.release()
+            if [p.name for p in self.path.iterdir()] == [".lock"]:  # nothing came of it: leave no trace
+                (self.path / ".lock").unlink()
+                self.path.rmdir()
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -197,6 +200,11 @@ def load_run(path: str | Path) -> Run:
     if not (path / "run.json").exists():
         raise UserError(f"{path} is not a run directory (it has no run.json); give the folder that --out named.")
     return Run(path)
+
+
+def asked_for(recipe: Recipe, budget_seconds: float | None) -> dict:
+    """What a command asks for, before the data resolves it; the same again means the same run."""
+    return _jsonable({"recipe": to_dict(recipe), "budget": f"{budget_seconds:g}s" if budget_seconds else None})
 
 
 def recipe_digest(recipe: Recipe) -> str:

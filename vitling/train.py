@@ -12,6 +12,7 @@ import time
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +31,7 @@ from vitling.methods import create_method
 from vitling.models import build_model, default_size
 from vitling.optim import SAM, Schedule, check_patterns, create_optimizer, peak_lr
 from vitling.recipe import Recipe, from_dict, to_dict
-from vitling.run import Run, environment, recipe_digest
+from vitling.run import Run, asked_for, environment, recipe_digest
 
 EVAL_BATCH = 256
 MEASURED_STEPS = 12  # of a run with a budget or compile=auto
@@ -72,24 +73,26 @@ def train(
     accelerator = _accelerator(settings, run_dir)
     run = Run(run_dir)
     with run.locked() if accelerator.is_main_process else nullcontext():
-        budget = f"{settings.budget_seconds:g}s" if settings.budget_seconds else None
-        resuming = run.claim(recipe, budget) if accelerator.is_main_process else False
+        asked = asked_for(recipe, settings.budget_seconds)
+        resuming = run.claim(asked)
         accelerator.wait_for_everyone()
         if run.finished:
             listener.say(f"{run.path} is finished already: {run.info['stopped']}.")
             return run
-        if resuming and (run.path / "recipe.yaml").exists():
+        if resuming and (run.path / "recipe.yaml").exists():  # written last when a run begins
             recipe = run.recipe  # resolved when the run began
         with _interruption() as interruption:
-            Training(recipe, run, settings, listener, accelerator, interruption).run_to_end()
+            Training(recipe, asked, run, settings, listener, accelerator, interruption).run_to_end()
     return run
 
 
 class Training:
     """A run in progress: everything a checkpoint has to bring back, and the loop over it."""
 
-    def __init__(self, recipe: Recipe, run: Run, settings: Settings, listener: Listener, accelerator, interruption):
-        self.run, self.settings, self.listener = run, settings, listener
+    def __init__(
+        self, recipe: Recipe, asked: dict, run: Run, settings: Settings, listener: Listener, accelerator, interruption
+    ):
+        self.run, self.asked, self.settings, self.listener = run, asked, settings, listener
         self.accelerator, self.interruption = accelerator, interruption
         self.began = time.monotonic()
         self.data = self._load_data(recipe)
@@ -109,6 +112,8 @@ class Training:
         elif accelerator.is_main_process:
             run.cut_logs(dict.fromkeys(run.sizes(), 0))
             self._describe()
+        if settings.trackers:
+            accelerator.init_trackers("vitling", config={"model": self.recipe.model, "data": self.recipe.data})
         if self.compiled:
             self.model.compile()
         self.saved_at = time.monotonic()
@@ -166,8 +171,8 @@ class Training:
     def _describe(self) -> None:
         """Write down what this run is, before its first step."""
         data = self.data
-        self.run.save_recipe(self.recipe)
         self.run.update(
+            asked=self.asked,
             status="running",
             class_names=data.class_names,
             preprocessing=data.preprocessing,
@@ -183,8 +188,7 @@ class Training:
             precision=self.settings.precision,
             processes=self.accelerator.num_processes,
         )
-        if self.settings.trackers:
-            self.accelerator.init_trackers("vitling", config={"model": self.recipe.model, "data": self.recipe.data})
+        self.run.save_recipe(self.recipe)
 
     def _fit_to_budget(self) -> None:
         """Measure the first steps, then choose the number of epochs that the time allows."""
@@ -588,6 +592,9 @@ def _accelerator(settings: Settings, run_dir: str | Path) -> Accelerator:
         raise UserError(f"--precision {settings.precision} is not one of no, bf16, fp16.")
     if settings.precision == "fp16" and not torch.cuda.is_available():
         raise UserError("--precision fp16 needs a GPU; on a CPU use bf16 or no.")
+    for tracker in settings.trackers:
+        if find_spec(tracker) is None:
+            raise UserError(f'--{tracker} needs the package {tracker}: pip install "vitling[trackers]".')
     AcceleratorState._reset_state()  # accelerate refuses a second precision in one process, a study needs it
     return Accelerator(
         mixed_precision=settings.precision, log_with=list(settings.trackers) or None, project_dir=str(run_dir)

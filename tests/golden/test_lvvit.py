@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 import vitling
-from tests.golden.rule import golden, normal
+from rule import golden, normal
 from vitling.models.lvvit import LVViT, mix_tokens, random_box
 
 NAMED = ["lvvit", "lvvit_t", "lvvit_s"]

@@ -347,6 +347,7 @@ def test_bad_settings_are_one_clear_line_and_leave_no_run_behind(settings, messa
         train(override(RECIPE, settings), tmp_path / "run")
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_full_disk_is_one_clear_line(tmp_path):

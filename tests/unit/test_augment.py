@@ -422,10 +422,24 @@ def test_augmenting_leaves_the_given_images_as_they_were():
 def test_any_channel_count_any_shape_and_a_batch_of_one(channels, n):
     images = photos().repeat(1, 4, 1, 1)[:n, :channels].contiguous()
     mean = std = (0.5,) * channels
-    for crop, size in (("none", (HEIGHT, WIDTH)), ("pad", (40, 66)), ("resized", (24, 40))):
+    for crop, size in (("none", (HEIGHT, WIDTH)), ("pad", (40, 66)), ("resized", (24, 40)), ("resized", (70, 80))):
         result = everything(size, crop=crop, mean=mean, std=std)(images, seeded())
         assert result.shape == (n, channels, *size)
         assert result.isfinite().all()
+
+
+@pytest.mark.parametrize("size", [(24, 40), (70, 80)])
+def test_channels_are_cropped_and_moved_alike(size):
+    images = photos()[:, :1].repeat(1, 12, 1, 1)
+    result = augment(size, crop="resized", mean=(0.5,) * 12, std=(0.5,) * 12, randaugment=POLICY)(images, seeded())
+    assert torch.equal(result, result[:, :1].expand_as(result))
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (2, 2), (3, 2)])
+def test_images_of_a_few_pixels_work(shape):
+    images = torch.arange(64 * 3 * shape[0] * shape[1]).byte().view(64, 3, *shape)
+    for crop in ("none", "pad", "resized"):
+        assert everything(shape, crop=crop, erase=1.0)(images, seeded()).isfinite().all()
 
 
 def test_the_parts_of_the_pipeline_run_in_timms_order():
@@ -505,6 +519,8 @@ def test_a_marked_cell_moves_with_the_image(crop, moves):
         (dict(erase_mode="rand"), "unknown erase_mode='rand'"),
         (dict(hflip=1.5), "hflip=1.5 is a probability"),
         (dict(std=(1.0, 1.0)), "one value per channel"),
+        (dict(crop_scale=(0.5, 0.1)), r"crop_scale=\(0.5, 0.1\)"),
+        (dict(color_jitter=-0.4), "color_jitter=-0.4"),
     ],
 )
 def test_a_wrong_setting_is_refused_in_one_line(settings, message):

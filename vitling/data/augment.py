@@ -90,6 +90,16 @@ class Augment:
         for key in ("hflip", "vflip", "erase"):
             if not 0 <= getattr(self, key) <= 1:
                 raise UserError(f"{key}={getattr(self, key)} is a probability; give a number from 0 to 1.")
+        if self.color_jitter < 0 or self.crop_padding < 0:
+            raise UserError(
+                f"color_jitter={self.color_jitter} and crop_padding={self.crop_padding} must not be negative."
+            )
+        (smallest, largest), (narrow, wide) = self.crop_scale, self.crop_ratio
+        if not 0 < smallest <= largest <= 1 or not 0 < narrow <= wide:
+            raise UserError(
+                f"crop_scale={self.crop_scale} and crop_ratio={self.crop_ratio} are ranges (low, high) above 0, the scale up to 1. "
+                "Try (0.08, 1.0) and (0.75, 1.33)."
+            )
         if len(self.mean) != len(self.std) or min(self.std) <= 0:
             raise UserError(f"mean={self.mean} and std={self.std} must have one value per channel, std above 0.")
         if self.randaugment is not None:
@@ -232,14 +242,14 @@ class Augment:
     def _erase_(self, images: Tensor, boxes: Tensor, noise_start: Tensor) -> None:
         """Overwrite the boxes of normalised images, with zeros or with normal noise.
 
-        The noise is read from one fixed pool, at a place drawn for each image: drawing it anew would cost more than the rest of
-        the pipeline, and rows of a batch could no longer be augmented apart.
+        The noise is read from one fixed pool, at a place drawn for each image: so rows of a batch can be augmented apart, without a
+        generator for each image.
         """
-        noise = noise_pool(images[0].numel(), images.device)
         for image, box, start in zip(images, boxes.tolist(), noise_start.tolist(), strict=True):
             if box[0] < box[2]:
                 erased = cut_box(image, box)
                 if self.erase_mode == "pixel":
+                    noise = noise_pool(image.numel(), image.device)
                     erased.copy_(noise[start : start + erased.numel()].view_as(erased))
                 else:
                     erased.zero_()

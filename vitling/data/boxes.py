@@ -35,7 +35,7 @@ def box_sizes(
     u_area, u_ratio = shape.unbind(dim=-1)
     pixels = (area[0] + (area[1] - area[0]) * u_area) * height * width
     aspect = torch.exp(log(ratio[0]) + (log(ratio[1]) - log(ratio[0])) * u_ratio)
-    sizes = torch.stack([(pixels / aspect).sqrt(), (pixels * aspect).sqrt()], dim=-1).round().long()
+    sizes = torch.stack([(pixels / aspect).sqrt(), (pixels * aspect).sqrt()], dim=-1).round().long().clamp(min=1)
     sizes = sizes.flip(-1) if tall else sizes
     fits = (sizes <= torch.tensor([height, width]) - margin).all(dim=-1)
     first = fits.int().argmax(dim=1)
@@ -84,7 +84,7 @@ def resize_matrix(start: Tensor, end: Tensor, size: int, new_size: int, cubic: b
     pixel = torch.arange(size, device=start.device) + 0.5
     scale = (end - start) / new_size
     centre = start + (torch.arange(new_size, device=start.device)[:, None] + 0.5) * scale
-    # The kernel widens when pixels are merged; one without gaps, Pillow's antialiasing.
+    # Where pixels are merged the kernel widens, so that none is passed over.
     distance = ((pixel - centre) / scale.clamp(min=1)).abs_()
     if cubic:  # a = -1/2: one cubic up to a distance of 2, and its difference to the other up to 1
         d = distance.clamp_(max=2)

@@ -1,7 +1,8 @@
 """Pillow's image operations on whole batches, each image with its own argument.
 
 Images are uint8 (B, C, H, W) on any device. Each operation gives what Pillow gives for one image: exactly, but for the
-geometric ones, where one pixel in a few hundred differs by one grey level (float32 here, float64 there).
+geometric ones, where a pixel in a few hundred differs by one grey level. Pillow cuts values off there instead of rounding, and
+float32 and its float64 disagree next to a whole number.
 
 Only three channels are colours. With any other count `Color` leaves the image alone and `Contrast` pulls to the mean of
 all channels; the other operations treat every channel alike.
@@ -88,7 +89,7 @@ def sharpness(images: Tensor, factor: Tensor) -> Tensor:
 
 def blend(degenerate: Tensor, image: Tensor, factor: Tensor) -> Tensor:
     """From `degenerate` (factor 0) through `image` (1) and beyond; clipped and cut off, not rounded."""
-    return _to_bytes((image - degenerate).mul(factor).add_(degenerate).clamp_(0, 255))
+    return _to_bytes((image - degenerate).mul_(factor).add_(degenerate).clamp_(0, 255))
 
 
 def luma(images: Tensor) -> Tensor:
@@ -138,7 +139,7 @@ def slide(images: Tensor, affine: Tensor, *, dim: int, cubic: bool, fill: Tensor
     window = window.view(n, C, *source.shape[1:])
     first, *others = (
         window.narrow(dim, start, images.shape[dim]) * weight[:, None]
-        for start, weight in enumerate(_interpolate(distance - distance.floor(), cubic))
+        for start, weight in enumerate(_interpolation_weights(distance - distance.floor(), cubic))
     )
     for other in others:
         first.add_(other)
@@ -178,12 +179,12 @@ def _taps(position: Tensor, size: int, cubic: bool) -> list[tuple[Tensor, Tensor
     """The pixels that one axis of the interpolation reads, and their weights. Beyond the edge the edge repeats."""
     position = position - 0.5
     whole = position.floor()
-    weights = _interpolate(position - whole, cubic)
+    weights = _interpolation_weights(position - whole, cubic)
     first = whole.long() - (len(weights) // 2 - 1)
     return [((first + step).clamp_(0, size - 1), weight) for step, weight in enumerate(weights)]
 
 
-def _interpolate(t: Tensor, cubic: bool) -> list[Tensor]:
+def _interpolation_weights(t: Tensor, cubic: bool) -> list[Tensor]:
     """Weights of the two or four pixels around a place `t` beyond a pixel. Pillow's transform uses the cubic with a = -1."""
     if not cubic:
         return [1 - t, t]

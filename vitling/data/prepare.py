@@ -109,20 +109,21 @@ def open_recipe_data(recipe: Recipe, reading: Reading) -> Dataset:
 
 def split_training(dataset: Dataset, recipe: Recipe) -> tuple[Images, Images]:
     """Training and validation images: the data's own validation split, a fold, or a part carved from train."""
-    train = dataset.splits["train"]
+    train, names = dataset.splits["train"], dataset.class_names
     val = dataset.splits.get("val")
     if recipe.folds:
         if val is not None:
             raise UserError(
                 f"folds={recipe.folds} asks for k-fold, but the data brings a validation split; use folds=0."
             )
-        kept, held = k_folds(train.labels, recipe.folds, recipe.seed)[recipe.fold]
+        kept, held = k_folds(train.labels, recipe.folds, recipe.seed, class_names=names)[recipe.fold]
         train, val = train.subset(kept), train.subset(held)
     elif val is None:
-        kept, held = carve_validation(train.labels, fraction=recipe.val_fraction, seed=recipe.seed)
+        kept, held = carve_validation(train.labels, fraction=recipe.val_fraction, seed=recipe.seed, class_names=names)
         train, val = train.subset(kept), train.subset(held)
     if recipe.fraction < 1:
-        train = train.subset(take_fraction(train.labels, recipe.fraction, recipe.seed, rule=recipe.fraction_rule))
+        kept = take_fraction(train.labels, recipe.fraction, recipe.seed, recipe.fraction_rule, class_names=names)
+        train = train.subset(kept)
     return train, val
 
 

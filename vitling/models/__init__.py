@@ -70,7 +70,7 @@ def register_variants(model_class: type, variants: dict[str, dict]) -> None:
             license="apache-2.0",
         ) | model_class.default_cfg(**variant)
         module.default_cfgs.update(generate_default_cfgs({name: cfg}))
-        timm.models.register_model(_entrypoint(model_class, name, variant))
+        setattr(module, name, timm.models.register_model(_entrypoint(model_class, name, variant)))
 
 
 def our_models() -> dict[str, str]:
