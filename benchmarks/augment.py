@@ -2,9 +2,9 @@
 
     python benchmarks/augment.py
 
-Both run in this one process on one thread, in turns, from images that lie decoded in memory to normalised float tensors: crop,
-flip, RandAugment rand-m9-mstd0.5-inc1, random erasing. The ratio is taken turn by turn, and its median counts, so that other work
-on the machine disturbs both alike. At 32 px the goal is 5, at 224 px it is 1.
+Both run in this one process on one thread, in turns, from images that lie decoded in memory to normalised float
+tensors: crop, flip, RandAugment rand-m9-mstd0.5-inc1, random erasing. The ratio is taken turn by turn, and its median
+counts, so that other work on the machine disturbs both alike. At 32 px the goal is 5, at 224 px it is 1.
 """
 
 import argparse
@@ -113,10 +113,8 @@ def main() -> None:
         ratio = statistics.median(turn["timm"] / turn["vitling"] for turn in turns)
         speed = {name: 1 / statistics.median(turn[name] for turn in turns) for name in work}
         reached = "" if ratio >= goal else "  missed"
-        print(
-            f"{crop:8} {side:5} {size:6} {speed['timm']:9.0f} {speed['vitling']:9.0f} {ratio:6.2f} {goal:5.1f}{reached}",
-            flush=True,
-        )
+        speeds = f"{speed['timm']:9.0f} {speed['vitling']:9.0f}"
+        print(f"{crop:8} {side:5} {size:6} {speeds} {ratio:6.2f} {goal:5.1f}{reached}", flush=True)
 
 
 if __name__ == "__main__":

@@ -106,7 +106,7 @@ def test_a_colour_operation_gives_exactly_what_pillow_gives(name, channels):
     assert torch.equal(ours(name, images, EXACT[name]), pillows(name, images, EXACT[name]))
 
 
-# No round fractions of a pixel: where the exact value is a whole number, Pillow's cut-off goes by its own rounding errors.
+# No round fractions of a pixel: where the exact value is a whole number, Pillow's cut-off goes by its rounding errors.
 GEOMETRIC = {
     "Rotate": spread(-29.93, 29.97),
     "ShearX": spread(-0.2993, 0.2997),
@@ -231,7 +231,8 @@ def seeded(seed: int = 0) -> torch.Generator:
 def test_a_resized_crop_gives_what_pillow_gives(size, interpolation):
     """Within one grey level, and equal for 99 pixels in 100: torch's uint8 resize has shorter weights than Pillow's.
 
-    Pillow is made to resize the width first, as torch does. Pillow 13 starts with the height where that is cheaper, and rounds differently in between.
+    Pillow is made to resize the width first, as torch does. Pillow 13 starts with the height where that is cheaper, and
+    rounds differently in between.
     """
     images = photos()
     transform = augment(size, crop="resized", interpolation=interpolation)

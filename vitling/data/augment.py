@@ -1,12 +1,12 @@
 """Random augmentation of a whole batch, with an independent draw for each image.
 
 timm's training pipeline (crop, flip, RandAugment, colour jitter, normalisation, random erasing) on uint8 images
-(B, C, H, W) of any size, any channel count, on any device. torchvision's v2 transforms would give every image of a batch
-the same crop.
+(B, C, H, W) of any size, any channel count, on any device. torchvision's v2 transforms would give every image of a
+batch the same crop.
 
-It works in two phases. `draw` makes all random decisions for n images; `apply` is deterministic and treats each image by
-itself. Processes that share a global batch draw for all of it and apply their own rows, `{k: v[a:b] for k, v in
-draws.items()}`: together they see exactly the images that one process would.
+It works in two phases. `draw` makes all random decisions for n images; `apply` is deterministic and treats each image
+by itself. Processes that share a global batch draw for all of it and apply their own rows,
+`{k: v[a:b] for k, v in draws.items()}`: together they see exactly the images that one process would.
 """
 
 from dataclasses import KW_ONLY, dataclass
@@ -97,8 +97,8 @@ class Augment:
         (smallest, largest), (narrow, wide) = self.crop_scale, self.crop_ratio
         if not 0 < smallest <= largest <= 1 or not 0 < narrow <= wide:
             raise UserError(
-                f"crop_scale={self.crop_scale} and crop_ratio={self.crop_ratio} are ranges (low, high) above 0, the scale up to 1. "
-                "Try (0.08, 1.0) and (0.75, 1.33)."
+                f"crop_scale={self.crop_scale} and crop_ratio={self.crop_ratio} are ranges (low, high) above 0, "
+                "the scale up to 1. Try (0.08, 1.0) and (0.75, 1.33)."
             )
         if len(self.mean) != len(self.std) or min(self.std) <= 0:
             raise UserError(f"mean={self.mean} and std={self.std} must have one value per channel, std above 0.")
@@ -193,8 +193,8 @@ class Augment:
         space = 2 * self.crop_padding
         if self.crop == "pad" and (H + space < height or W + space < width):
             raise UserError(
-                f"images of {H} x {W} with crop_padding={self.crop_padding} are too small for a crop of {height} x {width}; "
-                "resize them, pad more or use crop=resized."
+                f"images of {H} x {W} with crop_padding={self.crop_padding} are too small for a crop "
+                f"of {height} x {width}; resize them, pad more or use crop=resized."
             )
 
     def _crop_boxes(self, draws: dict[str, Tensor], H: int, W: int) -> Tensor:
@@ -242,8 +242,8 @@ class Augment:
     def _erase_(self, images: Tensor, boxes: Tensor, noise_start: Tensor) -> None:
         """Overwrite the boxes of normalised images, with zeros or with normal noise.
 
-        The noise is read from one fixed pool, at a place drawn for each image: so rows of a batch can be augmented apart, without a
-        generator for each image.
+        The noise is read from one fixed pool, at a place drawn for each image: so rows of a batch can be augmented
+        apart, without a generator for each image.
         """
         for image, box, start in zip(images, boxes.tolist(), noise_start.tolist(), strict=True):
             if box[0] < box[2]:

@@ -27,10 +27,10 @@ def box_sizes(
     margin: int = 0,
     tall: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """The first attempt of each image, (n, 2) as height and width, that leaves `margin` pixels; and whether there is one.
+    """The first attempt of each image that fits, (n, 2) as height and width; and whether there is one.
 
-    `shape` (n, ATTEMPTS, 2) holds uniform numbers for the area, a share of the whole, and for the logarithm of the ratio
-    width by height, or height by width if `tall`.
+    `shape` (n, ATTEMPTS, 2) holds uniform numbers for the area, a share of the whole, and for the logarithm of the
+    ratio width by height, or height by width if `tall`. To fit, a box has to leave `margin` pixels.
     """
     u_area, u_ratio = shape.unbind(dim=-1)
     pixels = (area[0] + (area[1] - area[0]) * u_area) * height * width
@@ -80,7 +80,7 @@ def _resize_by_matrices(images: Tensor, boxes: Tensor, size: tuple[int, int], cu
 
 
 def resize_matrix(start: Tensor, end: Tensor, size: int, new_size: int, cubic: bool) -> Tensor:
-    """How much each of the `new_size` pixels that cover start to end takes of each of `size` pixels, (n, new_size, size)."""
+    """How much each new pixel between start and end takes of each old one, (n, new_size, size)."""
     pixel = torch.arange(size, device=start.device) + 0.5
     scale = (end - start) / new_size
     centre = start + (torch.arange(new_size, device=start.device)[:, None] + 0.5) * scale

@@ -1,8 +1,8 @@
 """Mixup and CutMix: each image is mixed with its partner, the image at the mirrored place in the batch.
 
-Papers: Zhang et al. 2018, "mixup: Beyond Empirical Risk Minimization"; Yun et al. 2019, "CutMix: Regularization Strategy to
-Train Strong Classifiers with Localizable Features". Boxes, partners and targets are timm's. Deviates: any batch size, odd
-ones and one image included, and the given batch is left as it was.
+Papers: Zhang et al. 2018, "mixup: Beyond Empirical Risk Minimization"; Yun et al. 2019, "CutMix: Regularization
+Strategy to Train Strong Classifiers with Localizable Features". Boxes, partners and targets are timm's. Deviates: any
+batch size, odd ones and one image included, and the given batch is left as it was.
 """
 
 import torch
@@ -16,8 +16,8 @@ MODES = ("batch", "pair", "elem")
 class Mix:
     """Mixes a batch of images and turns its labels into soft targets.
 
-    One draw serves the whole `batch`, each `pair` of partners, or each `elem`ent. A draw mixes with probability `prob`; where
-    both alphas are positive it is CutMix with probability `switch_prob`. Draws come from torch's global generator.
+    One draw serves the whole `batch`, each `pair` of partners, or each `elem`ent. A draw mixes with probability `prob`;
+    where both alphas are positive it is CutMix with probability `switch_prob`. Draws come from torch's global generator.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Mix:
     def draw(self, n: int, height: int, width: int) -> tuple[Tensor, Tensor]:
         """The share of itself that each image keeps, (n,), and its CutMix box (top, left, bottom, right), (n, 4).
 
-        An empty box means mixup. With a box the share is the area outside it, so both agree after clipping at the border.
+        An empty box means mixup. With a box the share is the area outside it, so both agree where the border clips it.
         """
         place = torch.arange(n)
         draw_of = {"batch": torch.zeros_like(place), "pair": torch.minimum(place, n - 1 - place), "elem": place}[

@@ -1,8 +1,8 @@
 """Pillow's image operations on whole batches, each image with its own argument.
 
 Images are uint8 (B, C, H, W) on any device. Each operation gives what Pillow gives for one image: exactly, but for the
-geometric ones, where a pixel in a few hundred differs by one grey level. Pillow cuts values off there instead of rounding, and
-float32 and its float64 disagree next to a whole number.
+geometric ones, where a pixel in a few hundred differs by one grey level. Pillow cuts values off there instead of
+rounding, and float32 and its float64 disagree next to a whole number.
 
 Only three channels are colours. With any other count `Color` leaves the image alone and `Contrast` pulls to the mean of
 all channels; the other operations treat every channel alike.
@@ -102,7 +102,7 @@ def _levels(images: Tensor) -> Tensor:
     return torch.arange(256, dtype=torch.float32, device=images.device).view(1, 1, 256)
 
 
-# Geometry: affine maps from output to source, in pixels with centres at one half, with a fill where they leave the image.
+# Geometry: affine maps from output to source, in pixels with centres at one half; a fill where they leave the image.
 
 
 def affines(op: Tensor, argument: Tensor, height: int, width: int) -> Tensor:
@@ -120,7 +120,7 @@ def affines(op: Tensor, argument: Tensor, height: int, width: int) -> Tensor:
 
 
 def slide(images: Tensor, affine: Tensor, *, dim: int, cubic: bool, fill: Tensor) -> Tensor:
-    """Shear or translate: along `dim` each line moves by its own distance, so one set of weights serves all its pixels."""
+    """Shear or translate: along `dim` each line moves by its own distance, and all its pixels share their weights."""
     n, C, H, W = images.shape
     row, column = _grid(images)
     reach = 3 if cubic else 1
@@ -185,7 +185,7 @@ def _taps(position: Tensor, size: int, cubic: bool) -> list[tuple[Tensor, Tensor
 
 
 def _interpolation_weights(t: Tensor, cubic: bool) -> list[Tensor]:
-    """Weights of the two or four pixels around a place `t` beyond a pixel. Pillow's transform uses the cubic with a = -1."""
+    """Weights of the pixels around a place `t` beyond one of them. Pillow's transform uses the cubic with a = -1."""
     if not cubic:
         return [1 - t, t]
     u = 1 - t
@@ -195,8 +195,8 @@ def _interpolation_weights(t: Tensor, cubic: bool) -> list[Tensor]:
 def _finish(total: Tensor, inside: Tensor, fill: Tensor) -> Tensor:
     """Clip, put `fill` (C,) outside, and cut off as Pillow does.
 
-    The small step up keeps 127.99999 what it is in Pillow's double precision, 128. Arithmetic, because torch.where would cost more
-    than all the rest.
+    The small step up keeps 127.99999 what it is in Pillow's double precision, 128. Arithmetic, because torch.where
+    would cost more than all the rest.
     """
     fill = fill.to(total.device).view(-1, 1, 1)
     return _to_bytes(total.clamp_(0, 255).sub_(fill).mul_(inside[:, None]).add_(fill + 2.5e-4))
