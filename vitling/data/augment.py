@@ -219,8 +219,8 @@ class Augment:
         if self.erase == 0:
             return torch.zeros(len(draws["flip"]), 4, dtype=torch.long)
         height, width = self._size
-        # An erased box is always smaller than the image, and its ratio is height by width.
-        size, fits = box_sizes(draws["erase_shape"], ERASE_AREA, ERASE_RATIO, height, width, margin=1, tall=True)
+        # An erased box is smaller than the image in both directions.
+        size, fits = box_sizes(draws["erase_shape"], ERASE_AREA, ERASE_RATIO, height, width, margin=1)
         corner = (draws["erase_place"] * (torch.tensor(self._size) - size + 1)).long()
         return torch.cat([corner, corner + size], dim=1) * (draws["erase"] & fits)[:, None]
 

@@ -25,18 +25,16 @@ def box_sizes(
     width: int,
     *,
     margin: int = 0,
-    tall: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """The first attempt of each image that fits, (n, 2) as height and width; and whether there is one.
 
     `shape` (n, ATTEMPTS, 2) holds uniform numbers for the area, a share of the whole, and for the logarithm of the
-    ratio width by height, or height by width if `tall`. To fit, a box has to leave `margin` pixels.
+    ratio width by height. To fit, a box has to leave `margin` pixels.
     """
     u_area, u_ratio = shape.unbind(dim=-1)
     pixels = (area[0] + (area[1] - area[0]) * u_area) * height * width
     aspect = torch.exp(log(ratio[0]) + (log(ratio[1]) - log(ratio[0])) * u_ratio)
     sizes = torch.stack([(pixels / aspect).sqrt(), (pixels * aspect).sqrt()], dim=-1).round().long().clamp(min=1)
-    sizes = sizes.flip(-1) if tall else sizes
     fits = (sizes <= torch.tensor([height, width]) - margin).all(dim=-1)
     first = fits.int().argmax(dim=1)
     return sizes[torch.arange(len(sizes)), first], fits.any(dim=1)

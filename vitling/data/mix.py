@@ -17,7 +17,8 @@ class Mix:
     """Mixes a batch of images and turns its labels into soft targets.
 
     One draw serves the whole `batch`, each `pair` of partners, or each `elem`ent. A draw mixes with probability `prob`;
-    where both alphas are positive it is CutMix with probability `switch_prob`. Draws come from torch's global generator.
+    where both alphas are positive it is CutMix with probability `switch_prob`. Draws come from torch's global
+    generator.
     """
 
     def __init__(
