@@ -115,7 +115,7 @@ class Training:
         if settings.trackers:
             accelerator.init_trackers("vitling", config={"model": self.recipe.model, "data": self.recipe.data})
         if self.compiled:
-            self.model.compile()
+            self.unwrapped.compile_networks()
         self.saved_at = time.monotonic()
 
     # -- building --------------------------------------------------------------------------------------------------
@@ -279,8 +279,7 @@ class Training:
             self.optimizer.zero_grad()
             self._gradients(micro_batches)
             self.sam.descend()
-        if self.recipe.optim.clip_grad:
-            self.accelerator.clip_grad_norm_(self.method.parameters(), self.recipe.optim.clip_grad)
+        self._clip()
         self.optimizer.step()
         self.optimizer.zero_grad()
         if self.ema:
@@ -295,10 +294,25 @@ class Training:
         for number, batch in enumerate(micro_batches, start=1):
             with self.accelerator.no_sync(self.method) if number < parts else nullcontext():
                 losses = self.method(batch, progress)
-                self.unwrapped.backward(losses, self.accelerator, scale=1 / parts)
+                self.accelerator.backward(losses["loss"] / parts)
             for name, value in losses.items():
                 total[name] = total.get(name, 0) + value.detach() / parts
-        return total
+        return total | self.unwrapped.finish_gradients(self._average)
+
+    def _average(self, tensors: list[Tensor]) -> list[Tensor]:
+        """Means over the processes, in one message."""
+        if self.accelerator.num_processes == 1:
+            return tensors
+        flat = self.accelerator.reduce(torch.cat([tensor.flatten() for tensor in tensors]), "mean")
+        parts = flat.split([tensor.numel() for tensor in tensors])
+        return [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]
+
+    def _clip(self) -> None:
+        limits = [limit for limit in self.unwrapped.clip_limits(self.recipe.optim.clip_grad) if limit[1]]
+        if limits:
+            self.accelerator.unscale_gradients()  # once, however many networks are clipped
+        for parameters, norm in limits:
+            nn.utils.clip_grad_norm_(parameters, norm)
 
     def _account(self, losses: dict[str, Tensor]) -> None:
         """Add a step's losses to the epoch's sums; stop where one is no number."""
@@ -442,7 +456,7 @@ class Training:
         left = (time.monotonic() - clock) / steps_here * (self.total_steps - self.step)
         self.compiled = left > COMPILE_WORTH_SECONDS
         if self.compiled:
-            self.model.compile()
+            self.unwrapped.compile_networks()
         verb = "compiling: that is worth it" if self.compiled else "not compiling: that is not worth it"
         self.listener.say(f"compile=auto: {left:.0f} s of training are left, {verb} above {COMPILE_WORTH_SECONDS} s")
 

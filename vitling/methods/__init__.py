@@ -5,11 +5,15 @@ import inspect
 from torch import nn
 
 from vitling.errors import UserError, did_you_mean
+from vitling.methods.bootstrap import Bootstrap
+from vitling.methods.distillation import Distillation
 from vitling.methods.method import Batch, Method
 from vitling.methods.supervised import Supervised
 
 METHODS: dict[str, type[Method]] = {
     "supervised": Supervised,
+    "bootstrap": Bootstrap,
+    "distillation": Distillation,
 }
 
 

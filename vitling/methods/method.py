@@ -1,6 +1,7 @@
 """Method: what turns a batch into losses. The whole interface."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -29,13 +30,25 @@ class Method(nn.Module, ABC):
     def forward(self, batch: Batch, progress: float) -> dict[str, Tensor]:
         """Losses of a batch: `loss` is minimised, the rest is logged. `progress` runs from 0 to 1 over the run."""
 
-    def backward(self, losses: dict[str, Tensor], accelerator, scale: float = 1.0) -> None:
-        """Turn losses into gradients. A method that needs more than one gradient overrides this."""
-        accelerator.backward(losses["loss"] * scale)
+    def finish_gradients(self, average: Callable[[list[Tensor]], list[Tensor]]) -> dict[str, Tensor]:
+        """Called before each optimiser step, when the gradients are means over micro-batches and processes; may change them.
+
+        A method that collects a second gradient by itself gets its mean over processes from `average`, then joins the two
+        here. What is returned is logged.
+        """
+        return {}
 
     def parameter_groups(self, optim: Optim, lr: float) -> list[dict]:
         """What the optimiser gets. A method with several networks gives each its own settings here."""
         return parameter_groups(self.model, optim, lr)
+
+    def clip_limits(self, clip_grad: float) -> list[tuple[list[nn.Parameter], float]]:
+        """Which parameters are clipped together, at which gradient norm; 0 is never."""
+        return [(list(self.parameters()), clip_grad)]
+
+    def compile_networks(self) -> None:
+        """Compile what forward calls; overridden where that is not `self.model(images)`."""
+        self.model.compile()
 
     def evaluated(self) -> dict[str, nn.Module]:
         """Further networks whose accuracy is logged beside the model's, by name."""

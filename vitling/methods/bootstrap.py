@@ -1,0 +1,326 @@
+"""Bootstrapping: a ViT and its agent CNN learn from the labels and from each other, the ViT also from the agent's features.
+
+Paper: Zhang et al. 2022, "Bootstrapping ViTs: Towards Liberating Vision Transformers from Pre-training".
+Equal to the authors' release in tests/golden/test_bootstrapping_training.py. Deviates: shared weights get the aligned gradients
+of Algorithm 1, which the release lacks (`align="none"` is the release); the feature weight fades with every step instead
+of every epoch; tokens need not form a square.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from vitling.data.mix import Mix
+from vitling.errors import UserError, did_you_mean
+from vitling.methods.method import Batch, Method
+from vitling.models import build_model
+from vitling.models.agent import Agent, create_agent, mlp_layers, read_structure
+from vitling.optim import parameter_groups
+from vitling.recipe import Optim
+
+POOLS = ("sequence", "2d")
+NORMS = ("layer", "l2")
+ALIGNMENTS = ("flat", "tensor", "none")
+
+
+def mutual_loss(student: Tensor, teacher: Tensor, temperature: float = 4.0) -> Tensor:
+    """T^2 KL(teacher || student) of predictions softened by T; the teacher is a constant (eq. 8)."""
+    student = (student.float() / temperature).log_softmax(dim=1)
+    teacher = (teacher.detach().float() / temperature).log_softmax(dim=1)
+    return F.kl_div(student, teacher, reduction="batchmean", log_target=True) * temperature**2
+
+
+def feature_loss(
+    vit: Tensor,
+    agent: Tensor,
+    *,
+    pool: str = "sequence",
+    norm: str = "layer",
+    grid: tuple[int, int] | None = None,
+) -> Tensor:
+    """How far a ViT's tokens (B, N, D) are from the agent's map (B, D, h, w) of the same block, a constant (eq. 6).
+
+    Where the lengths differ, the longer side is average-pooled to the shorter one: along the row-major sequence as in the
+    release, or ("2d") along rows and columns, where `grid` is the ViT's. Each token is normalised, by LayerNorm as in the
+    release (then the mean square counts) or to length one as in the paper (then the mean squared distance).
+    """
+    vit, agent = vit.float(), agent.detach().float()
+    if pool == "sequence":
+        agent = agent.flatten(2).transpose(1, 2)  # (B, h w, D)
+    else:
+        vit = vit.unflatten(1, grid or _square(vit.shape[1]))  # (B, height, width, D)
+        agent = agent.permute(0, 2, 3, 1)
+    for axis in range(1, vit.ndim - 1):
+        vit, agent = _pool_longer(vit, agent, axis)
+    if norm == "layer":
+        return F.mse_loss(F.layer_norm(vit, vit.shape[-1:]), F.layer_norm(agent, agent.shape[-1:]))
+    return (F.normalize(vit, dim=-1) - F.normalize(agent, dim=-1)).square().sum(dim=-1).mean()
+
+
+def _pool_longer(x: Tensor, y: Tensor, axis: int) -> tuple[Tensor, Tensor]:
+    short, long = sorted((x.shape[axis], y.shape[axis]))
+    if long % short:
+        raise UserError(
+            f"the ViT has {x.shape[axis]} tokens along an axis where the agent has {y.shape[axis]}: neither divides the other, "
+            "so features cannot be pooled to match. Try agent=auto, agent_args.stem=base or feature_weight=0."
+        )
+    if long == short:
+        return x, y
+    window = (short, long // short)
+    return tuple(t.unflatten(axis, window).mean(axis + 1) if t.shape[axis] == long else t for t in (x, y))
+
+
+def _square(tokens: int) -> tuple[int, int]:
+    side = round(tokens**0.5)
+    if side**2 != tokens:
+        raise UserError(f"{tokens} tokens form no square; give grid=(height, width).")
+    return side, side
+
+
+def align_gradients(
+    agent: Tensor | list[Tensor], vit: Tensor | list[Tensor], align: str = "flat"
+) -> Tensor | list[Tensor]:
+    """Align(agent | vit) of Algorithm 1: an agent's gradient that opposes the ViT's loses its part along the ViT's.
+
+    "flat" compares all tensors as one vector, "tensor" each by itself, "none" changes nothing.
+    """
+    if isinstance(agent, Tensor):
+        return align_gradients([agent], [vit], align)[0]
+    if align == "none":
+        return list(agent)
+    dots, lengths = _dots(agent, vit), _dots(vit, vit)
+    if align == "flat":
+        dots, lengths = dots.sum().expand_as(dots), lengths.sum().expand_as(lengths)
+    # Without a gradient of the ViT nothing is opposed: the product is then zero, not negative.
+    parts = torch.where(dots < 0, dots / lengths, 0)
+    return [a - part * v for a, v, part in zip(agent, vit, parts, strict=True)]
+
+
+def _dots(x: list[Tensor], y: list[Tensor]) -> Tensor:
+    return torch.stack([torch.dot(a.flatten(), b.flatten()) for a, b in zip(x, y, strict=True)])
+
+
+def measure_conflict(agent: list[Tensor], vit: list[Tensor], align: str) -> dict[str, Tensor]:
+    """Share of the compared gradients that oppose each other, and the cosine between all of them as one vector."""
+    dots = _dots(agent, vit)
+    total = dots.sum()
+    scale = (_dots(agent, agent).sum() * _dots(vit, vit).sum()).sqrt()
+    return {
+        "shared_conflict": (dots < 0).float().mean() if align == "tensor" else (total < 0).float(),
+        # A step with an infinite gradient is skipped by the loss scaler; it must not look like a broken loss.
+        "shared_cosine": torch.nan_to_num(total / scale.clamp(min=torch.finfo(scale.dtype).tiny)),
+    }
+
+
+def borrowed_rows(vit: nn.Module) -> dict[str, slice]:
+    """What a sharing agent learns together with the ViT: names of the ViT's tensors, and which of their rows.
+
+    Of the joint query-key-value projection these are the value rows: aligning the others would leak into attention.
+    """
+    names = {id(parameter): name for name, parameter in vit.named_parameters()}
+    rows = {}
+    for block in vit.blocks:
+        rows[block.attn.qkv.weight] = slice(-block.attn.proj.in_features, None)
+        for layer in (block.attn.proj, *mlp_layers(block.mlp)):
+            rows |= {tensor: slice(None) for tensor in (layer.weight, layer.bias) if tensor is not None}
+    return {names[id(tensor)]: part for tensor, part in rows.items() if tensor.requires_grad}
+
+
+def run_network(network: nn.Module, images: Tensor, taps: str | None) -> tuple[Tensor, list[Tensor]]:
+    """Logits and, in the format `taps` asks for, the outputs of every block, from one forward pass."""
+    if taps is None:
+        return network(images), []
+    final, blocks = network.forward_intermediates(images, output_fmt=taps)
+    return network.forward_head(final), blocks
+
+
+class Borrower(nn.Module):
+    """An agent together with the ViT it borrows from, so that `functional_call` can lend it other tensors."""
+
+    def __init__(self, vit: nn.Module, agent: nn.Module, run: Callable):
+        super().__init__()
+        self.vit, self.agent, self.run = vit, agent, run
+
+    def forward(self, images: Tensor, taps: str | None) -> tuple[Tensor, list[Tensor]]:
+        return self.run(self.agent, images, taps)
+
+
+class Bootstrap(Method):
+    """A ViT and its agent CNN learn from the labels and from each other; the ViT is what is kept.
+
+    `agent` is "auto", which matches one to the ViT, or the name of a model; `agent_args` are its arguments. With `share` it
+    borrows the ViT's value and output projections and its MLPs. The agent's optimiser settings are the ViT's unless given.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        num_classes: int,
+        class_weights: Tensor | None = None,
+        agent: str = "auto",
+        agent_args: dict | None = None,
+        agent_lr: float | None = None,
+        agent_weight_decay: float | None = None,
+        agent_clip_grad: float = 0.0,
+        share: bool = False,
+        align: str | None = None,
+        temperature: float = 4.0,
+        mutual_weight: float = 1.0,
+        feature_weight: float = 10.0,
+        feature_decay: bool = True,
+        feature_pool: str = "sequence",
+        feature_norm: str = "layer",
+        label_smoothing: float = 0.0,
+        mixup: float = 0.0,
+        cutmix: float = 0.0,
+        mix_prob: float = 1.0,
+        mix_switch_prob: float = 0.5,
+        mix_mode: str = "batch",
+    ):
+        super().__init__(model, num_classes=num_classes, class_weights=class_weights)
+        _check_choice("align", align or "flat", ALIGNMENTS)
+        _check_choice("feature_pool", feature_pool, POOLS)
+        _check_choice("feature_norm", feature_norm, NORMS)
+        if temperature <= 0:
+            raise UserError(f"method_args.temperature={temperature:g} must be more than 0; the paper's is 4.")
+        if min(mutual_weight, feature_weight) < 0:
+            raise UserError(f"{mutual_weight=} and {feature_weight=} must not be negative; 0 turns one off.")
+        if align and not share:
+            raise UserError(
+                f"method_args.align={align} aligns gradients of shared weights; add method_args.share=true."
+            )
+        self.share, self.align = share, align or "flat"
+        self.temperature, self.mutual_weight = temperature, mutual_weight
+        self.feature_weight, self.feature_decay = feature_weight, feature_decay
+        self.feature_pool, self.feature_norm = feature_pool, feature_norm
+        self.agent_lr, self.agent_weight_decay, self.agent_clip_grad = agent_lr, agent_weight_decay, agent_clip_grad
+        self.mix = Mix(
+            mixup_alpha=mixup,
+            cutmix_alpha=cutmix,
+            prob=mix_prob,
+            switch_prob=mix_switch_prob,
+            mode=mix_mode,
+            label_smoothing=label_smoothing,
+            num_classes=num_classes,
+        )
+        self.agent = build_agent(model, agent, agent_args or {}, share, num_classes)
+        if feature_weight:
+            self._check_features()
+        self.run = run_network
+        self.borrowed = borrowed_rows(model) if share else {}
+        self.loan: dict[str, Tensor] = {}
+
+    def forward(self, batch: Batch, progress: float) -> dict[str, Tensor]:
+        images, targets = self.mix(batch["image"], batch["label"])
+        vit, vit_blocks = self._run_vit(images)
+        agent, agent_blocks = self._run_agent(images)
+        losses = {
+            "vit_label": F.cross_entropy(vit.float(), targets, weight=self.class_weights),
+            "agent_label": F.cross_entropy(agent.float(), targets, weight=self.class_weights),
+        }
+        loss = losses["vit_label"] + losses["agent_label"]
+        if self.mutual_weight:
+            losses["vit_from_agent"] = mutual_loss(vit, agent, self.temperature)
+            losses["agent_from_vit"] = mutual_loss(agent, vit, self.temperature)
+            loss = loss + self.mutual_weight * (losses["vit_from_agent"] + losses["agent_from_vit"])
+        if self.feature_weight:
+            losses["vit_from_agent_features"] = sum(map(self._feature_loss, vit_blocks, agent_blocks))
+            fading = 1 - progress if self.feature_decay else 1.0
+            loss = loss + self.feature_weight * fading * losses["vit_from_agent_features"]
+        if self.share and self.align == "none":
+            loss = loss / 2  # the release has Algorithm 1's half in its loss weights
+        return {"loss": loss, **losses}
+
+    def finish_gradients(self, average: Callable[[list[Tensor]], list[Tensor]]) -> dict[str, Tensor]:
+        """Algorithm 1, line 8: shared tensors take half the sum of the ViT's gradient and the agent's aligned one."""
+        if not self.borrowed:
+            return {}
+        parameters = dict(self.model.named_parameters())
+        vit = [parameters[name].grad[rows] for name, rows in self.borrowed.items()]
+        agent = average([self.loan[name].grad[rows] for name, rows in self.borrowed.items()])
+        self.loan = {}
+        measured = measure_conflict(agent, vit, self.align)
+        torch._foreach_add_(vit, align_gradients(agent, vit, self.align))
+        if self.align != "none":
+            torch._foreach_mul_(vit, 0.5)
+        return measured
+
+    def parameter_groups(self, optim: Optim, lr: float) -> list[dict]:
+        decay = optim.weight_decay if self.agent_weight_decay is None else self.agent_weight_decay
+        agent_lr = lr if self.agent_lr is None else self.agent_lr * lr / optim.lr  # scaled with the batch as lr is
+        agent_optim = replace(optim, weight_decay=decay, lr_factors={})
+        return super().parameter_groups(optim, lr) + parameter_groups(self.agent, agent_optim, agent_lr)
+
+    def clip_limits(self, clip_grad: float) -> list[tuple[list[nn.Parameter], float]]:
+        return [(list(self.model.parameters()), clip_grad), (list(self.agent.parameters()), self.agent_clip_grad)]
+
+    def compile_networks(self) -> None:
+        self.run = torch.compile(run_network)
+
+    def evaluated(self) -> dict[str, nn.Module]:
+        return {"agent": self.agent}
+
+    def _run_vit(self, images: Tensor) -> tuple[Tensor, list[Tensor]]:
+        return self.run(self.model, images, "NLC" if self.feature_weight else None)
+
+    def _run_agent(self, images: Tensor) -> tuple[Tensor, list[Tensor]]:
+        taps = "NCHW" if self.feature_weight else None
+        if not self.borrowed:
+            return self.run(self.agent, images, taps)
+        if not self.loan:
+            # New leaves over the same memory: one backward pass leaves the ViT's gradient with the ViT's tensors and the
+            # agent's here, summed over the micro-batches of a step.
+            parameters = dict(self.model.named_parameters())
+            self.loan = {name: parameters[name].detach().requires_grad_() for name in self.borrowed}
+        lent = {f"vit.{name}": tensor for name, tensor in self.loan.items()}
+        return functional_call(Borrower(self.model, self.agent, self.run), lent, (images, taps))
+
+    def _feature_loss(self, vit: Tensor, agent: Tensor) -> Tensor:
+        return feature_loss(vit, agent, pool=self.feature_pool, norm=self.feature_norm, grid=token_grid(self.model))
+
+    def _check_features(self) -> None:
+        """Refuse a pair whose features cannot be compared before the first step is taken."""
+        vit = read_structure(self.model)
+        agent = self.agent
+        if not isinstance(agent, Agent) or (len(agent.layers), agent.embed_dim) != (vit["depth"], vit["embed_dim"]):
+            raise UserError(
+                f"features need an agent of the ViT's depth {vit['depth']} and width {vit['embed_dim']}, block for block; "
+                "use agent=auto, or feature_weight=0 to learn from this agent's predictions only."
+            )
+        height, width = agent.grid_size
+        tokens = torch.empty(1, token_grid(self.model)[0] * token_grid(self.model)[1], agent.embed_dim, device="meta")
+        for i in range(len(agent.layers)):
+            self._feature_loss(tokens, torch.empty(1, agent.embed_dim, height, width, device="meta"))
+            if i in agent.down_sample:
+                height, width = height // 2, width // 2
+
+
+def token_grid(vit: nn.Module) -> tuple[int, int]:
+    """Rows and columns of a ViT's tokens."""
+    return tuple(getattr(vit, "grid_size", None) or vit.patch_embed.grid_size)
+
+
+def build_agent(vit: nn.Module, name: str, arguments: dict, share: bool, num_classes: int) -> nn.Module:
+    """The agent matched to the ViT, or any model by name for the same images."""
+    if name == "auto":
+        try:
+            return create_agent(vit, share=share, **arguments)
+        except TypeError as error:
+            raise UserError(f"no agent can be built with method_args.agent_args={arguments}: {error}.") from None
+    if share:
+        raise UserError(
+            f"an agent that shares is built from the ViT, so method_args.agent={name} cannot be it; "
+            "leave agent=auto and choose its form with agent_args, such as agent_args.stem=base."
+        )
+    channels, *size = vit.pretrained_cfg["input_size"]
+    return build_model(name, num_classes=num_classes, in_chans=channels, img_size=tuple(size), **arguments)
+
+
+def _check_choice(key: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise UserError(f"method_args.{key}={value} is not one of {', '.join(allowed)}. {did_you_mean(value, allowed)}")
