@@ -147,14 +147,9 @@ class Run:
 
     def save_model(self, which: str, model, class_names: list[str], model_args: dict) -> None:
         """Weights as safetensors and a config.json in timm's format, under best/ or last/."""
-        from timm.models._hub import save_config_for_hf
+        from vitling.weights import save_for_timm
 
-        from vitling.weights import save_weights
-
-        folder = self.path / which
-        with replacing(folder / "config.json") as temporary:
-            save_config_for_hf(model, temporary, model_config={"label_names": class_names}, model_args=model_args)
-        save_weights(model, folder / "model.safetensors")
+        save_for_timm(model, self.path / which, model_args=model_args, label_names=class_names)
 
     # -- checkpoints -----------------------------------------------------------------------------------------------
 

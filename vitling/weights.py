@@ -263,14 +263,15 @@ def _own_names(state: dict[str, Tensor], model: nn.Module, report: LoadReport) -
         state = {key.removeprefix(wrapper): value for key, value in state.items()}
     own = model.state_dict()
     translations: list[Callable] = [dict] + ([model.from_authors] if hasattr(model, "from_authors") else [])
-    best, best_owner, most = state, "", -1
+    best, best_owner, most = state, "", (-1, 0)
     for owner in (*_OWNERS, ""):
         part = {key.removeprefix(owner): value for key, value in state.items() if key.startswith(owner)}
         for translate in translations if part else ():
             if translate is not dict and part.keys() <= own.keys():
                 continue  # already ours
             named = translate(part)
-            fitting = sum(key in own and own[key].ndim == value.ndim for key, value in named.items())
+            known = sum(key in own and own[key].ndim == value.ndim for key, value in named.items())
+            fitting = (known, known - len(named))  # of equally good readings the one with fewer strangers
             if fitting > most:
                 best, best_owner, most = named, owner, fitting
     others = sorted({".".join(key.split(".")[:2]) for key in state if not key.startswith(best_owner)})

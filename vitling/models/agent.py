@@ -11,11 +11,11 @@ from collections.abc import Sequence
 import torch
 import torch.nn.functional as F
 from timm.layers import DropPath, calculate_drop_path_rates, create_classifier, get_device_dtype, to_2tuple
-from timm.models import checkpoint
 from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 
 from vitling.errors import UserError, did_you_mean
+from vitling.models.layers import checkpoint_block
 
 
 class TapWindow:
@@ -355,7 +355,7 @@ class Agent(nn.Module):
         outputs = []
         x = self.input_proj(x)
         for i, layer in enumerate(self.layers[: last + 1] if stop_early else self.layers):
-            x = checkpoint(layer, x) if self.grad_checkpointing else layer(x)
+            x = checkpoint_block(layer, x) if self.grad_checkpointing else layer(x)
             if i in take:
                 y = self.final_norm(x) if norm and i == len(self.layers) - 1 else x
                 outputs.append(y if output_fmt == "NCHW" else y.flatten(2).transpose(1, 2))
@@ -380,7 +380,7 @@ class Agent(nn.Module):
     def forward_features(self, x: Tensor) -> Tensor:
         x = self.input_proj(x)
         for i, layer in enumerate(self.layers):
-            x = checkpoint(layer, x) if self.grad_checkpointing else layer(x)
+            x = checkpoint_block(layer, x) if self.grad_checkpointing else layer(x)
             if i in self.down_sample:
                 x = F.avg_pool2d(x, 2)
         return self.final_norm(x)

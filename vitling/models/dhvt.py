@@ -5,7 +5,6 @@ Equal to the authors' release in tests/golden/test_dhvt.py. Deviates: any grid s
 `sope`, `daff`, `head_tokens` and `abs_pos_embed` switch independently, so that every row of Tables 5 and 6 can be built.
 """
 
-from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 
 import torch
@@ -22,11 +21,11 @@ from timm.layers import (
     trunc_normal_,
     use_fused_attn,
 )
-from timm.models import checkpoint
 from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 
 from vitling.errors import UserError, did_you_mean
+from vitling.models.layers import checkpoint_block
 
 POOLS = ("token", "avg", "avgmax", "max", "")
 
@@ -351,9 +350,7 @@ class DHVT(nn.Module):
     def run_block(self, block: Block, x: Tensor, grid: tuple[int, int]) -> Tensor:
         if not self.grad_checkpointing or not torch.is_grad_enabled():
             return block(x, grid)
-        if torch.compiler.is_compiling():  # recomputes values only, and cannot take a context
-            return checkpoint(block, x, grid)
-        return checkpoint(block, x, grid, context_fn=lambda: (nullcontext(), frozen_statistics(block)))
+        return checkpoint_block(block, x, grid)
 
     def forward_features(self, x: Tensor) -> Tensor:
         x, grid = self.embed(x)
@@ -405,21 +402,6 @@ class DHVT(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.forward_head(self.forward_features(x))
-
-
-@contextmanager
-def frozen_statistics(module: nn.Module):
-    """Run BatchNorm without counting the batch: a checkpointed block runs twice per step but has seen its batch once."""
-    norms = [m for m in module.modules() if isinstance(m, nn.BatchNorm1d | nn.SyncBatchNorm)]
-    before = [(norm.momentum, norm.num_batches_tracked.clone()) for norm in norms]
-    for norm in norms:
-        norm.momentum = 0.0
-    try:
-        yield
-    finally:
-        for norm, (momentum, num_batches) in zip(norms, before, strict=True):
-            norm.momentum = momentum
-            norm.num_batches_tracked.copy_(num_batches)
 
 
 def init_linear(module: nn.Module) -> None:

@@ -22,12 +22,12 @@ from timm.layers import (
     resample_abs_pos_embed,
     to_2tuple,
 )
-from timm.models import checkpoint_seq
 from timm.models._features import feature_take_indices
 from timm.models.vision_transformer import Block, VisionTransformer
 from torch import Tensor, nn
 
 from vitling.errors import UserError
+from vitling.models.layers import checkpoint_block
 
 
 class WideBlock(Block):
@@ -258,7 +258,7 @@ class DiagResNet18(nn.Module):
         outputs = []
         x = self.stem(x)
         for i, stage in enumerate(self.stages[: last + 1] if stop_early else self.stages):
-            x = checkpoint_seq(stage, x) if self.grad_checkpointing else stage(x)
+            x = checkpoint_block(stage, x) if self.grad_checkpointing else stage(x)
             if i in take:
                 outputs.append(x if output_fmt == "NCHW" else x.flatten(2).transpose(1, 2))
         return outputs if intermediates_only else (x, outputs)
@@ -280,7 +280,7 @@ class DiagResNet18(nn.Module):
     def forward_features(self, x: Tensor) -> Tensor:
         x = self.stem(x)
         for stage in self.stages:
-            x = checkpoint_seq(stage, x) if self.grad_checkpointing else stage(x)
+            x = checkpoint_block(stage, x) if self.grad_checkpointing else stage(x)
         return x
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:

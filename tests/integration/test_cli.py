@@ -1,0 +1,191 @@
+"""The command line end to end, as a subprocess: good input, bad input, exit codes."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+pytestmark = pytest.mark.slow
+
+SMALL = ["model_args.embed_dim=24", "model_args.depth=2", "model_args.num_heads=2", "epochs=3", "optim.warmup_epochs=1"]
+
+
+def vitling(*arguments, cwd=None, code=0):
+    command = [sys.executable, "-m", "vitling", *map(str, arguments)]
+    result = subprocess.run(
+        command, cwd=cwd, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    assert result.returncode == code, result.stdout + result.stderr
+    return result
+
+
+def error(*arguments, cwd=None):
+    """The one line that a wrong command prints; exit code 2."""
+    lines = vitling(*arguments, cwd=cwd, code=2).stderr.strip().splitlines()
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("error: ")
+    return lines[0]
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory):
+    """A folder of photographs of two kinds and many sizes: red ones and blue ones."""
+    root, rng = tmp_path_factory.mktemp("photographs"), np.random.default_rng(0)
+    for split, count in (("train", 40), ("test", 10)):
+        for kind, channel in (("red", 0), ("blue", 2)):
+            (root / split / kind).mkdir(parents=True)
+            for i in range(count):
+                height, width = rng.integers(20, 60, 2)
+                pixels = rng.integers(0, 80, (height, width, 3), dtype=np.uint8)
+                pixels[..., channel] += 150
+                Image.fromarray(pixels).save(root / split / kind / f"{i}.png")
+    return root
+
+
+@pytest.fixture(scope="module")
+def run(photographs, tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "colours"
+    settings = [
+        "img_size=16",
+        "train_size=20",
+        "model_args.patch_size=4",
+        "batch_size=16",
+        "epochs=4",
+        *SMALL[:3],
+        "optim.warmup_epochs=1",
+    ]
+    result = vitling("train", photographs, *settings, "--out", out)
+    assert "stopped: all 4 epochs are done" in result.stdout
+    assert f"next: vitling evaluate {out}" in result.stdout
+    return out
+
+
+def test_training_again_says_that_it_is_finished(photographs, run):
+    settings = [
+        "img_size=16",
+        "train_size=20",
+        "model_args.patch_size=4",
+        "batch_size=16",
+        "epochs=4",
+        *SMALL[:3],
+        "optim.warmup_epochs=1",
+    ]
+    assert "is finished already" in vitling("train", photographs, *settings, "--out", run).stdout
+
+
+def test_evaluation_as_a_table_and_as_json(run):
+    assert "top-1" in vitling("evaluate", run).stdout
+    result = json.loads(vitling("evaluate", run, "--json").stdout)
+    assert result["images"] == 20
+    assert result["top1"] > 0.9
+    assert result["class_names"] == ["blue", "red"]
+    assert np.sum(result["confusion"]) == 20
+    assert {"macro_f1", "ece", "per_class", "top1_interval"} <= result.keys()
+    assert json.loads((run / "run.json").read_text())["test_looks"] == 2
+
+
+def test_the_validation_part_can_be_evaluated_too(run):
+    assert json.loads(vitling("evaluate", run, "--split", "val", "--json").stdout)["images"] == 8
+
+
+def test_prediction_gives_our_class_names_for_files_and_folders(run, photographs):
+    files = [photographs / "test" / "red" / "0.png", photographs / "test" / "blue"]
+    predictions = json.loads(vitling("predict", run, *files, "--json").stdout)
+    assert len(predictions) == 11
+    assert predictions[0]["classes"][0] == "red"
+    assert sum(predictions[0]["probabilities"]) == pytest.approx(1, abs=1e-4)
+    rows = list(csv.reader(vitling("predict", run, *files, "--csv", "--top", "1").stdout.splitlines()))
+    assert rows[0] == ["path", "class", "probability"]
+    assert len(rows) == 12
+    assert "red" in vitling("predict", run, files[0]).stdout
+
+
+def test_lists_and_recipes_are_shown(tmp_path):
+    assert "dhvt_nano" in vitling("list", "models", "dhvt").stdout
+    assert "digits/vit_nano" in vitling("list", "recipes").stdout
+    assert "supervised" in vitling("list", "methods").stdout
+    assert "cifar100" in vitling("list", "datasets").stdout
+    (tmp_path / "mine.yaml").write_text(vitling("show", "digits/vit_nano").stdout)
+    assert "model: vit_tiny_patch16_224" in vitling("show", tmp_path / "mine.yaml").stdout
+
+
+def test_help_needs_no_torch():
+    code = "import sys; sys.argv = ['vitling', '--help']\nimport vitling.cli\ntry: vitling.cli.main()\nexcept SystemExit: pass\nprint('torch' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip().endswith("False")
+
+
+@pytest.mark.parametrize("first", ["timm", "torchvision", "vitling", "torch"])
+def test_packages_can_be_imported_in_any_order(first):
+    code = f"import {first}\nimport torchvision, timm, vitling\nassert timm.is_model('dhvt_nano')\nimport torchvision.transforms.v2"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_wrong_commands_are_one_clear_line(tmp_path, photographs, run):
+    (tmp_path / "empty").mkdir()
+    assert "nowhere" in error("train", tmp_path / "nowhere")
+    assert "empty" in error("train", tmp_path / "empty")
+    assert "unknown recipe key 'epoch'. Did you mean epochs?" in error(
+        "train", "digits", "epoch=3", "--out", tmp_path / "a"
+    )
+    assert "unknown recipe 'digits/vit'" in error("train", "digits", "--recipe", "digits/vit")
+    assert "--budget soon is no time" in error("train", "digits", "--budget", "soon", "--out", tmp_path / "a")
+    assert "--precision half is not one of" in error("train", "digits", "--precision", "half", "--out", tmp_path / "a")
+    assert "holds another run" in error("train", "digits", "--out", run)
+    assert "no run at" in error("evaluate", tmp_path / "nowhere")
+    assert "is not a run directory" in error("evaluate", photographs)
+    assert "has no val split" in error("evaluate", run, photographs, "--split", "vall").replace("vall", "val")
+    assert "no image at" in error("predict", run, tmp_path / "nothing.png")
+    (tmp_path / "broken.png").write_bytes(b"not a picture")
+    assert "broken.png" in error("predict", run, tmp_path / "broken.png")
+    assert "no models called 'nosuch'" in error("list", "models", "nosuch")
+    assert not (tmp_path / "a").exists()
+
+
+def test_data_with_classes_that_the_run_does_not_know_is_refused(run, tmp_path):
+    for kind in ("green", "red"):
+        (tmp_path / "test" / kind).mkdir(parents=True)
+        for i in range(3):
+            Image.new("RGB", (16, 16)).save(tmp_path / "test" / kind / f"{i}.png")
+    assert "green" in error("evaluate", run, tmp_path)
+
+
+def test_a_missing_tracker_says_how_to_get_it(tmp_path):
+    pytest.importorskip("accelerate")
+    from importlib.util import find_spec
+
+    if find_spec("mlflow"):
+        pytest.skip("mlflow is installed here")
+    assert 'pip install "vitling[trackers]"' in error("train", "digits", "--mlflow", "--out", tmp_path / "a")
+
+
+def test_data_larger_than_the_limit_is_streamed_with_the_same_result(photographs, run, tmp_path):
+    settings = [
+        "img_size=16",
+        "train_size=20",
+        "model_args.patch_size=4",
+        "batch_size=16",
+        "epochs=4",
+        *SMALL[:3],
+        "optim.warmup_epochs=1",
+    ]
+    flags = ["--memory-gb", "0", "--workers", "1", "--quiet"]
+    vitling("train", photographs, *settings, "--out", tmp_path / "streamed", *flags)
+    streamed, resident = (
+        [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+        for path in (tmp_path / "streamed", run)
+    )
+    assert [r["train_loss"] for r in streamed] == pytest.approx([r["train_loss"] for r in resident], rel=1e-6)
+
+
+def test_the_demo_tells_its_story(tmp_path):
+    pytest.importorskip("sklearn")
+    result = vitling("demo", "--out", tmp_path / "demo", cwd=tmp_path)
+    assert "Test accuracy" in result.stdout
+    assert "What to try next" in result.stdout
+    assert json.loads((tmp_path / "demo" / "vit_nano" / "evaluation-test.json").read_text())["top1"] > 0.9

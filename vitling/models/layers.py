@@ -1,0 +1,29 @@
+"""Parts that three families share and timm.layers lacks."""
+
+from contextlib import contextmanager, nullcontext
+
+import torch
+from timm.models import checkpoint
+from torch import Tensor, nn
+
+
+def checkpoint_block(block: nn.Module, *args) -> Tensor:
+    """Gradient checkpointing of a block with BatchNorm: it runs twice per step, but its batch is counted once."""
+    if torch.compiler.is_compiling():  # recomputes values only, and cannot take a context
+        return checkpoint(block, *args)
+    return checkpoint(block, *args, context_fn=lambda: (nullcontext(), frozen_statistics(block)))
+
+
+@contextmanager
+def frozen_statistics(module: nn.Module):
+    """Run BatchNorm without counting the batch."""
+    norms = [m for m in module.modules() if isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d | nn.SyncBatchNorm)]
+    before = [(norm.momentum, norm.num_batches_tracked.clone()) for norm in norms]
+    for norm in norms:
+        norm.momentum = 0.0
+    try:
+        yield
+    finally:
+        for norm, (momentum, num_batches) in zip(norms, before, strict=True):
+            norm.momentum = momentum
+            norm.num_batches_tracked.copy_(num_batches)
