@@ -1,6 +1,6 @@
 """CIFAR-100 from scratch with timm's models as baselines. The papers' own rows have files of their own."""
 
-from vitling.recipe import Augment, Optim, Recipe, replace
+from vitling.recipe import Augment, Optim, Recipe
 
 _STRONG = Augment(crop="pad", hflip=0.5, randaugment="rand-m9-mstd0.5-inc1", erase=0.25)
 _MIXED = dict(mixup=0.8, cutmix=1.0, label_smoothing=0.1)
@@ -44,29 +44,3 @@ def resnet18() -> Recipe:
         batch_size=128,
         optim=Optim(name="sgd", lr=0.1, weight_decay=5e-4, warmup_epochs=5),
     )
-
-
-def resnet50() -> Recipe:
-    """ResNet-50 as in Bootstrapping ViTs, Table 1: images enlarged to 224 pixels."""
-    return Recipe(
-        model="resnet50",
-        data="cifar100",
-        img_size=224,
-        epochs=240,
-        batch_size=64,
-        optim=Optim(
-            name="sgd",
-            lr=0.05,
-            weight_decay=5e-4,
-            momentum=0.0,
-            decay_all=True,
-            min_lr=0.0,
-            warmup_epochs=0,
-            schedule_per="epoch",
-        ),
-    )
-
-
-def efficientnet_b2() -> Recipe:
-    """EfficientNet-B2 as in Bootstrapping ViTs, Table 1."""
-    return replace(resnet50(), model="efficientnet_b2")
