@@ -27,7 +27,7 @@ from vitling.data.augment import Augment
 from vitling.data.loader import TrainLoader, eval_batches, step_seed
 from vitling.data.prepare import Reading, TrainingData, as_size, prepare_training_data
 from vitling.errors import UserError
-from vitling.methods import create_method
+from vitling.methods import Surroundings, create_method, prepare_method
 from vitling.models import build_model, default_size
 from vitling.optim import SAM, Schedule, check_patterns, create_optimizer, peak_lr
 from vitling.recipe import Recipe, from_dict, to_dict
@@ -35,6 +35,7 @@ from vitling.run import Run, asked_for, environment, recipe_digest
 
 EVAL_BATCH = 256
 MEASURED_STEPS = 12  # of a run with a budget or compile=auto
+PREPARING_SHARE = 0.25  # of a budget, for a run that the method needs first
 BUDGET_USED = 0.92  # the rest is for what the first steps do not show
 COMPILE_WORTH_SECONDS = 900  # compile=auto compiles when more eager training than this is left
 
@@ -69,8 +70,16 @@ def train(
 ) -> Run:
     """Train a recipe into a run directory; into the same directory again, resume it."""
     settings, listener = settings or Settings(), listener or Listener()
-    recipe = from_dict(to_dict(recipe))  # declared types, as if read from its file: the run is compared with that
     accelerator = _accelerator(settings, run_dir)
+    run = _train_with(accelerator, recipe, run_dir, settings, listener)
+    accelerator.end_training()
+    return run
+
+
+def _train_with(
+    accelerator: Accelerator, recipe: Recipe, run_dir: str | Path, settings: Settings, listener: Listener
+) -> Run:
+    recipe = from_dict(to_dict(recipe))  # declared types, as if read from its file: the run is compared with that
     run = Run(run_dir)
     with run.locked() if accelerator.is_main_process else nullcontext():
         asked = asked_for(recipe, settings.budget_seconds)
@@ -131,6 +140,7 @@ class Training:
         recipe, data = self.recipe, self.data
         for note in data.dataset.notes:
             self.listener.say(note)
+        method_args = prepare_method(recipe.method, self._surroundings(), recipe.method_args)
         seed_everything(recipe.seed, "init")
         model = build_model(
             recipe.model,
@@ -149,7 +159,7 @@ class Training:
             model,
             num_classes=len(data.class_names),
             class_weights=class_weights(data.train.labels, len(data.class_names)) if recipe.balance == "loss" else None,
-            **recipe.method_args,
+            **method_args,
         )
         if self.accelerator.num_processes > 1 and self.accelerator.device.type != "cpu":
             method = nn.SyncBatchNorm.convert_sync_batchnorm(method)
@@ -166,6 +176,38 @@ class Training:
             device=self.accelerator.device,
             rank=self.accelerator.process_index,
             world=self.accelerator.num_processes,
+            with_geometry=self.unwrapped.wants_geometry,
+        )
+
+    def _surroundings(self) -> Surroundings:
+        """What the method may do before it is built. All of it is part of this run, and found again when the run resumes."""
+
+        def begin() -> None:
+            if self.accelerator.is_main_process:
+                self.run.update(asked=self.asked, status="preparing")
+            self.accelerator.wait_for_everyone()
+
+        def train_first(recipe: Recipe, name: str) -> Run:
+            begin()
+            budget = self.settings.budget_seconds
+            settings = replace(self.settings, trackers=(), budget_seconds=budget and budget * PREPARING_SHARE)
+            run = _train_with(self.accelerator, recipe, self.run.path / name, settings, self.listener)
+            self.accelerator.free_memory()  # forgets the network and its optimiser
+            return run
+
+        def once(function):
+            begin()
+            with self.accelerator.main_process_first():
+                return function()
+
+        return Surroundings(
+            recipe=self.recipe,
+            data=self.data,
+            folder=self.run.path,
+            say=self.listener.say,
+            on_progress=self.listener.decoding,
+            train=train_first,
+            once=once,
         )
 
     def _describe(self) -> None:
@@ -378,7 +420,6 @@ class Training:
             self._save_checkpoint()
             self.run.update(status="finished", stopped=stopped, **self._summary())
         self.accelerator.wait_for_everyone()
-        self.accelerator.end_training()
 
     # -- state -----------------------------------------------------------------------------------------------------
 
@@ -542,8 +583,6 @@ def saved_config(data: TrainingData) -> dict:
     """What timm's config of the saved model says about its input, in place of the published weights' values."""
     seen = data.preprocessing
     return {
-        "tag": None,
-        "custom_load": False,
         "input_size": (seen.channels, *seen.size),
         "mean": seen.mean,
         "std": seen.std,

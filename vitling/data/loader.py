@@ -100,9 +100,10 @@ def whole_multiple(n: int, of: int = 256) -> int:
 class TrainLoader:
     """Augmented training batches, as a list of micro-batches per optimiser step."""
 
-    def __init__(self, source, augment, *, recipe, device, rank: int = 0, world: int = 1):
+    def __init__(self, source, augment, *, recipe, device, rank: int = 0, world: int = 1, with_geometry: bool = False):
         self.source, self.augment, self.recipe, self.device = source, augment, recipe, device
         self.rank, self.world = rank, world
+        self.with_geometry = with_geometry
         shown = whole_multiple(len(source)) if recipe.augment.repeats > 1 else len(source)
         self.steps_per_epoch = shown // recipe.batch_size
         if self.steps_per_epoch == 0:
@@ -137,7 +138,11 @@ class TrainLoader:
         for part in range(parts):
             micro = {name: value.tensor_split(parts)[part].to(self.device) for name, value in batch.items()}
             own = {name: value.tensor_split(parts)[part] for name, value in draws.items()}
-            yield {**micro, "image": self.augment.apply(micro["image"], own)}
+            if self.with_geometry:
+                micro["image"], micro["geometry"] = self.augment.apply(micro["image"], own, return_geometry=True)
+            else:
+                micro["image"] = self.augment.apply(micro["image"], own)
+            yield micro
 
 
 def eval_batches(

@@ -9,23 +9,45 @@ from vitling.methods.bootstrap import Bootstrap
 from vitling.methods.distillation import Distillation
 from vitling.methods.method import Batch, Method
 from vitling.methods.supervised import Supervised
+from vitling.methods.surroundings import Surroundings
+from vitling.methods.token_labeling import TokenLabeling
 
 METHODS: dict[str, type[Method]] = {
     "supervised": Supervised,
     "bootstrap": Bootstrap,
     "distillation": Distillation,
+    "token_labeling": TokenLabeling,
 }
+
+
+def prepare_method(name: str, around: Surroundings, method_args: dict) -> dict:
+    """What `create_method` gets for the arguments of a recipe, after the method has made ready what it needs."""
+    _check_arguments(name, method_args, _parameters(_find(name).prepare) | _parameters(METHODS[name]))
+    return METHODS[name].prepare(around, **method_args)
 
 
 def create_method(name: str, model: nn.Module, *, num_classes: int, class_weights=None, **method_args) -> Method:
     """The method of that name around a model; unknown names and arguments are refused."""
-    if name not in METHODS:
-        raise UserError(f"unknown method '{name}'. {did_you_mean(name, METHODS)}")
-    allowed = set(inspect.signature(METHODS[name]).parameters) - {"model", "num_classes", "class_weights"}
-    for key in method_args:
-        if key not in allowed:
-            raise UserError(f"method={name} has no argument 'method_args.{key}'. {did_you_mean(key, allowed)}")
+    _check_arguments(name, method_args, _parameters(_find(name)))
     return METHODS[name](model, num_classes=num_classes, class_weights=class_weights, **method_args)
 
 
-__all__ = ["METHODS", "Batch", "Method", "create_method"]
+def _find(name: str) -> type[Method]:
+    if name not in METHODS:
+        raise UserError(f"unknown method '{name}'. {did_you_mean(name, METHODS)}")
+    return METHODS[name]
+
+
+def _parameters(function) -> set[str]:
+    """The arguments that a recipe may give."""
+    kinds = inspect.signature(function).parameters.values()
+    return {p.name for p in kinds if p.kind is p.KEYWORD_ONLY} - {"num_classes", "class_weights"}
+
+
+def _check_arguments(name: str, given: dict, allowed: set[str]) -> None:
+    for key in given:
+        if key not in allowed:
+            raise UserError(f"method={name} has no argument 'method_args.{key}'. {did_you_mean(key, allowed)}")
+
+
+__all__ = ["METHODS", "Batch", "Method", "Surroundings", "create_method", "prepare_method"]

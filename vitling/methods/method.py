@@ -6,6 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from vitling.methods.surroundings import Surroundings
 from vitling.optim import parameter_groups
 from vitling.recipe import Optim
 
@@ -20,11 +21,18 @@ class Method(nn.Module, ABC):
     A method never sees devices, precision, processes or log files.
     """
 
+    wants_geometry = False  # True: batch["geometry"] says where the pixels came from, see `augment.Geometry`
+
     def __init__(self, model: nn.Module, *, num_classes: int, class_weights: Tensor | None = None):
         super().__init__()
         self.model = model
         self.num_classes = num_classes
         self.register_buffer("class_weights", class_weights, persistent=False)
+
+    @classmethod
+    def prepare(cls, around: Surroundings, **method_args) -> dict:
+        """The constructor's arguments, from those of the recipe. A method that needs files or another run gets them here."""
+        return method_args
 
     @abstractmethod
     def forward(self, batch: Batch, progress: float) -> dict[str, Tensor]:
