@@ -1,0 +1,226 @@
+"""What attention looks at: the paper's masks, rollout, relevance, head tokens, distance, entropy, diversity of heads.
+
+Weights are (..., H, queries, keys) with rows that sum to one, as `capture_batch` gives them per layer; where a function takes several
+layers, they are a list of those or a tensor with the layers first. Axes in `...` (images) are kept or averaged as said.
+"""
+
+from collections.abc import Sequence
+from math import prod
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitling.errors import UserError, did_you_mean
+
+FUSIONS = {"mean": Tensor.mean, "max": Tensor.amax, "min": Tensor.amin}
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Several layers
+
+
+def residual_attention(maps: Sequence[Tensor] | Tensor, *, fusion: str = "mean") -> Tensor:
+    """Heads fused, the shortcut added as an identity, rows brought back to a sum of one: (layers, ..., N, N)."""
+    if fusion not in FUSIONS:
+        raise UserError(f"unknown fusion={fusion!r}. {did_you_mean(fusion, FUSIONS)}")
+    maps = _stack(maps)
+    fused = FUSIONS[fusion](maps, dim=-3)
+    fused = fused + torch.eye(fused.shape[-1], dtype=fused.dtype, device=fused.device)
+    return fused / fused.sum(dim=-1, keepdim=True)
+
+
+def attention_rollout(maps: Sequence[Tensor] | Tensor, *, fusion: str = "mean") -> Tensor:
+    """Attention from each layer's tokens down to the first layer's: the product of all layers up to it (Abnar and Zuidema).
+
+    (layers, ..., H, N, N) -> (layers, ..., N, N). A product of many such matrices spreads whatever they hold: compare with
+    the rollout of an untrained network before concluding that deep layers look everywhere.
+    """
+    layers = residual_attention(maps, fusion=fusion)
+    joint = [layers[0]]
+    for layer in layers[1:]:
+        joint.append(layer @ joint[-1])
+    return torch.stack(joint)
+
+
+def gradient_relevance(maps: Sequence[Tensor] | Tensor, gradients: Sequence[Tensor] | Tensor) -> Tensor:
+    """Relevance of every token to every other for one class score: rollout of attention times its gradient (Chefer et al.).
+
+    `gradients` are those of the score with respect to `maps`. (layers, ..., H, N, N) -> (..., N, N).
+    """
+    maps, gradients = _stack(maps), _stack(gradients)
+    weighted = (maps * gradients).relu().mean(dim=-3)
+    relevance = torch.eye(maps.shape[-1], dtype=maps.dtype, device=maps.device).expand_as(weighted[0])
+    for layer in weighted:
+        relevance = relevance + layer @ relevance
+    return relevance
+
+
+def attention_masks(
+    maps: Sequence[Tensor] | Tensor,
+    grid: tuple[int, int] | None = None,
+    *,
+    rollout: bool = True,
+    scale: str = "own",
+    prefix_tokens: int = 1,
+) -> Tensor:
+    """The paper's masks over the image, a layer each: (layers, ..., H, N, N) -> (layers, ..., height, width) up to 1.
+
+    What was run: `rollout`, and each layer divided by its own maximum. What the text says: no rollout, and one common factor,
+    the maximum over all layers (`rollout=False, scale="common"`). The query is the class token; without one, the mean of all.
+    """
+    if scale not in ("own", "common"):
+        raise UserError(f"scale={scale!r} is unknown; use 'own' (per layer) or 'common' (over all layers).")
+    rows = attention_rollout(maps) if rollout else residual_attention(maps)
+    masks = on_grid(class_row(rows, prefix_tokens), grid, prefix_tokens)
+    largest = masks.amax(dim=(-2, -1), keepdim=True)
+    return masks / (largest if scale == "own" else largest.amax(dim=0, keepdim=True))
+
+
+def class_row(rows: Tensor, prefix_tokens: int = 1) -> Tensor:
+    """What the class token attends to; in a model without one, what all tokens attend to on average."""
+    return rows[..., 0, :] if prefix_tokens else rows.mean(dim=-2)
+
+
+def on_grid(row: Tensor, grid: tuple[int, int] | None = None, prefix_tokens: int = 1) -> Tensor:
+    """The patches of (..., N) as (..., height, width). Without a grid the image is taken to be square."""
+    tokens = row.shape[-1] - prefix_tokens
+    if grid is None:
+        grid = (round(max(tokens, 0) ** 0.5),) * 2
+        if prod(grid) != tokens:
+            raise UserError(f"{tokens} patches are no square; give grid=(rows, columns).")
+    _check_grid(row.shape[-1], grid, prefix_tokens)
+    return row[..., prefix_tokens : prefix_tokens + prod(grid)].unflatten(-1, grid)
+
+
+def resize_masks(masks: Tensor, size: tuple[int, int]) -> Tensor:
+    """Masks in the size of the image, bilinear: (..., height, width) -> (..., *size)."""
+    flat = masks.reshape(-1, 1, *masks.shape[-2:])
+    return F.interpolate(flat, size, mode="bilinear", align_corners=False).view(*masks.shape[:-2], *size)
+
+
+def _stack(maps: Sequence[Tensor] | Tensor) -> Tensor:
+    if not isinstance(maps, Tensor):
+        shapes = {tuple(layer.shape[:-3] + layer.shape[-2:]) for layer in maps}
+        if len(shapes) != 1:
+            raise UserError(
+                f"layers of shapes {sorted(shapes)} cannot be multiplied; take those over one set of tokens."
+            )
+        if len({layer.shape[-3] for layer in maps}) > 1:
+            raise UserError("layers have different numbers of heads; average each over its heads first.")
+        maps = torch.stack(list(maps))
+    if maps.ndim < 4 or maps.shape[-1] != maps.shape[-2]:
+        raise UserError(f"attention of shape {tuple(maps.shape)}; expected (layers, ..., heads, N, N).")
+    return maps
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# One layer
+
+
+def head_token_maps(weights: Tensor, grid: tuple[int, int], *, head: str = "mean", prefix_tokens: int = 1) -> Tensor:
+    """What each of DHVT's head tokens sees of the image (its figure 4): (..., H, N, N) -> (..., H, height, width).
+
+    The paper does not say in which attention head a head token is shown: their mean, or its "own".
+    """
+    H, N = weights.shape[-3], weights.shape[-1]
+    if prefix_tokens + prod(grid) + H != N:
+        raise UserError(
+            f"{N} tokens are not {prefix_tokens} + {grid[0]}x{grid[1]} patches + {H} head tokens; only DHVT's blocks have those."
+        )
+    if head not in ("mean", "own"):
+        raise UserError(f"head={head!r} is unknown; use 'mean' or 'own'.")
+    rows = weights[..., -H:, :]  # (..., attention head, head token, N)
+    rows = rows.mean(dim=-3) if head == "mean" else rows.diagonal(dim1=-3, dim2=-2).mT
+    return on_grid(rows, grid, prefix_tokens)
+
+
+def fold_head_tokens(weights: Tensor) -> Tensor:
+    """DHVT's attention as if among the tokens that live on, for rollout: (..., H, N + H, N + H) -> (..., H, N, N).
+
+    As key, a head token stands for all tokens alike, of whose mean it is made (eq. 6); as query, for the class token, to which
+    the mean of the head tokens is added.
+    """
+    H = weights.shape[-3]
+    N = weights.shape[-1] - H
+    weights = weights[..., :N] + weights[..., N:].sum(dim=-1, keepdim=True) / N
+    heads = weights[..., N:, :].mean(dim=-2, keepdim=True)
+    return torch.cat([(weights[..., :1, :] + heads) / 2, weights[..., 1:N, :]], dim=-2)
+
+
+def patch_distances(grid: tuple[int, int], key_grid: tuple[int, int] | None = None) -> Tensor:
+    """Euclidean distance of every patch to every key, in patches; keys on a coarser grid lie at the centres of its cells."""
+    key_grid = key_grid or grid
+    queries = torch.cartesian_prod(*(torch.arange(n, dtype=torch.float64) for n in grid))
+    keys = torch.cartesian_prod(
+        *((torch.arange(k, dtype=torch.float64) + 0.5) * (n / k) - 0.5 for n, k in zip(grid, key_grid, strict=True))
+    )
+    return torch.cdist(queries, keys, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+def attention_distance(
+    maps: Tensor,
+    grid: tuple[int, int],
+    *,
+    prefix_tokens: int | None = None,
+    key_grid: tuple[int, int] | None = None,
+    patch_size: float = 1.0,
+    renormalize: bool = True,
+    per_image: bool = False,
+) -> Tensor:
+    """How far heads look on average, in patches or, given `patch_size`, in pixels: (..., H, N, N) -> (H,).
+
+    Tokens that are no patch count neither as query nor as key, wherever they stand: `prefix_tokens` before the grid (by
+    default all that is left over), the rest behind it. With `renormalize` a query's weights on patches are brought to a sum of
+    one; without, a head that mostly looks at the class token seems to look near. `per_image` keeps the leading axes.
+    """
+    weights = _patch_weights(maps, grid, key_grid, prefix_tokens, renormalize)
+    return _per_head(patch_size * weights, patch_distances(grid, key_grid), per_image)
+
+
+def local_mass(maps: Tensor, grid: tuple[int, int], *, radius: float = 1.0, prefix_tokens: int | None = None) -> Tensor:
+    """Share of the attention on patches that stays within `radius` patches: (..., H, N, N) -> (H,)."""
+    weights = _patch_weights(maps, grid, None, prefix_tokens, renormalize=True)
+    return _per_head(weights, (patch_distances(grid) <= radius).double(), per_image=False)
+
+
+def uniform_distance(grid: tuple[int, int]) -> float:
+    """The distance of a head that looks everywhere alike: what to hold `attention_distance` against."""
+    return patch_distances(grid).mean().item()
+
+
+def _patch_weights(maps: Tensor, grid, key_grid, prefix_tokens: int | None, renormalize: bool) -> Tensor:
+    for tokens, cells in ((maps.shape[-2], grid), (maps.shape[-1], key_grid or grid)):
+        _check_grid(tokens, cells, prefix_tokens or 0)
+    queries, keys = prod(grid), prod(key_grid or grid)
+    first = maps.shape[-2] - queries if prefix_tokens is None else prefix_tokens
+    weights = maps[..., first : first + queries, first : first + keys]
+    return weights / weights.sum(dim=-1, keepdim=True) if renormalize else weights
+
+
+def _per_head(weights: Tensor, cost: Tensor, per_image: bool) -> Tensor:
+    # A query with no weight on any patch (entmax has true zeros) has no distance, and does not count.
+    result = (weights * cost.to(weights)).sum(dim=-1).nanmean(dim=-1)  # (..., H)
+    return result if per_image or result.ndim == 1 else result.flatten(0, -2).nanmean(dim=0)
+
+
+def _check_grid(tokens: int, grid: tuple[int, int], prefix_tokens: int) -> None:
+    if tokens < prefix_tokens + prod(grid):
+        raise UserError(
+            f"{tokens} tokens do not hold {prefix_tokens} + a grid of {grid[0]}x{grid[1]}; check grid and prefix_tokens."
+        )
+
+
+def attention_entropy(maps: Tensor) -> Tensor:
+    """Mean entropy of the weights in nats, over all queries and keys: (..., H, N, N) -> (H,). Uniform attention: log N."""
+    entropy = torch.special.entr(maps).sum(dim=-1).mean(dim=-1)
+    return entropy.flatten(0, -2).mean(dim=0) if entropy.ndim > 1 else entropy
+
+
+def head_diversity(maps: Tensor) -> Tensor:
+    """1 - mean cosine similarity of the maps of two heads, over pairs and images: 0 if all heads do the same."""
+    H = maps.shape[-3]
+    if H < 2:
+        return maps.new_tensor(torch.nan)
+    flat = F.normalize(maps.flatten(-2), dim=-1)  # (..., H, N * N)
+    total = flat.sum(dim=-2).square().sum(dim=-1)  # sum over all ordered pairs, each head with itself included
+    return 1 - ((total - H) / (H * (H - 1))).mean()
