@@ -20,6 +20,7 @@ _PUBLIC = {
     "load_run": "vitling.run",
     "load_weights": "vitling.weights",
     "predict": "vitling.predict",
+    "relabel": "vitling.relabel",
     "save_weights": "vitling.weights",
     "train": "vitling.train",
 }

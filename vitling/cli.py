@@ -137,6 +137,40 @@ def predict(
     terminal.show_predictions(predictions, "json" if as_json else "csv" if as_csv else "table")
 
 
+@app.command()
+def relabel(
+    annotator: Annotated[
+        str, typer.Argument(metavar="RUN", help="A run, a model of timm, or a folder of the authors' .pt maps.")
+    ],
+    data: Annotated[str, typer.Argument(help="What to label: the data that will be trained on.")],
+    out: Annotated[Path | None, typer.Option(help="Folder for the maps; the same one again goes on.")] = None,
+    size: Annotated[str | None, typer.Option(help="Image size that the annotator sees, such as 64 or 64x96.")] = None,
+    fit: Annotated[str | None, typer.Option(help="resize, pad or crop; default: as the annotator was trained.")] = None,
+    top_k: Annotated[int, typer.Option(help="Classes kept per cell.")] = 5,
+    weights: Annotated[str, typer.Option(help="best or last.")] = "best",
+    raw_scores: Annotated[
+        bool, typer.Option("--raw-scores", help="Store logits as they are, like the release.")
+    ] = False,
+    authors: Annotated[Path | None, typer.Option(help="Also write the authors' .pt files into this folder.")] = None,
+    skip_bad_images: Annotated[bool, typer.Option("--skip-bad-images", help="Leave unreadable images out.")] = False,
+    data_root: DataRoot = None,
+) -> None:
+    """Label maps for method=token_labeling, from any trained model."""
+    from vitling import terminal
+    from vitling.relabel import export_to_authors
+    from vitling.relabel import relabel as write_maps
+
+    out = out or Path("labels") / re.sub(r"[^\w.-]+", "-", f"{Path(data).stem}-{Path(annotator).name}")
+    options = dict(which=weights, size=terminal.parse_size(size), fit=fit, top_k=top_k, raw_scores=raw_scores)
+    reading, bad = _reading(data_root, None, None), "skip" if skip_bad_images else "error"
+    with terminal.show_progress() as on_progress:
+        common = dict(on_bad_image=bad, reading=reading, on_progress=on_progress)
+        maps = write_maps(annotator, data, out, say=print, **options, **common)
+        if authors:
+            export_to_authors(maps, data, authors, **common)
+    print(f"next: vitling train {data} method=token_labeling method_args.labels={maps.folder} model=lvvit_nano")
+
+
 @app.command("list")
 def list_names(
     what: Annotated[Listed, typer.Argument(help="models, recipes, methods or datasets")],

@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from vitling.data.author_maps import is_author_folder, map_paths, read_maps
+from vitling.data.author_maps import is_author_folder, map_paths, read_maps, write_maps
 from vitling.data.decode import decode
 from vitling.data.images import FITS
-from vitling.data.label_maps import Header, LabelMaps
+from vitling.data.label_maps import Header, LabelMaps, check_owner
 from vitling.data.prepare import Preprocessing, Reading, as_size
 from vitling.data.sources import Dataset, open_dataset
 from vitling.errors import UserError, did_you_mean
@@ -158,7 +158,7 @@ def find_annotator(source: Run | nn.Module | str | Path, dataset: Dataset, which
     if isinstance(source, nn.Module):
         model, name = source, type(source).__name__
     else:
-        model, name = _download(str(source)), str(source)
+        model, name = _download(str(source), dataset), str(source)
     cfg = getattr(model, "pretrained_cfg", None) or {}
     channels, *size = cfg.get("test_input_size") or cfg.get("input_size") or (3, 224, 224)
     channels = getattr(model, "in_chans", channels)
@@ -174,11 +174,14 @@ def find_annotator(source: Run | nn.Module | str | Path, dataset: Dataset, which
     return Annotator(name, model, view, cfg.get("label_names"))
 
 
-def _download(name: str) -> nn.Module:
+def _download(name: str, dataset: Dataset) -> nn.Module:
     import timm
 
     if not timm.is_model(name.split(".")[0]):
         raise UserError(f"no annotator '{name}': neither a run, nor a folder of .pt maps, nor a model of timm.")
+    classes = timm.get_pretrained_cfg(name).num_classes
+    if classes != len(dataset.class_names):
+        raise _other_classes(name, classes, dataset)
     try:
         return timm.create_model(name, pretrained=True)
     except Exception as error:  # the hub client raises many kinds: no network, no weights of that name
@@ -199,13 +202,17 @@ def class_order(annotator: Annotator, dataset: Dataset) -> list[int]:
     if known is None and count == len(wanted):
         return list(range(count))
     if known is None or set(known) != set(wanted):
-        missing = [name for name in wanted if name not in (known or ())]
-        detail = f"; it does not know '{missing[0]}'" if known and missing else ""
-        raise UserError(
-            f"{annotator.name} tells {count} classes apart, {dataset.name} has {len(wanted)}{detail}. Both must have the same "
-            "classes: train an annotator on this data, or let method_args.relabel=auto do it."
-        )
+        raise _other_classes(annotator.name, count, dataset, known)
     return [known.index(name) for name in wanted]
+
+
+def _other_classes(name: str, count: int, dataset: Dataset, known: list[str] | None = None) -> UserError:
+    missing = [name for name in dataset.class_names if known and name not in known]
+    detail = f", among them '{missing[0]}', which it does not know" if missing else ""
+    return UserError(
+        f"{name} tells {count} classes apart, {dataset.name} has {len(dataset.class_names)}{detail}. Both must have the same "
+        "classes: train an annotator on this data, or let method_args.relabel=auto do it."
+    )
 
 
 def weights_digest(model: nn.Module) -> str:
@@ -301,3 +308,19 @@ def _convert_author_maps(
         if on_progress:
             on_progress("converting", maps.done, len(images))
     return LabelMaps.open(out)
+
+
+def export_to_authors(
+    maps: LabelMaps,
+    data: Dataset | str,
+    folder: str | Path,
+    *,
+    on_bad_image: str = "error",
+    reading: Reading | None = None,
+    on_progress: Progress | None = None,
+) -> None:
+    """Write label maps as the release's files, one per image."""
+    dataset = data if isinstance(data, Dataset) else _open(data, reading or Reading(), on_bad_image)
+    check_owner(maps.header, dataset, maps.folder)
+    report = (lambda done, total: on_progress("writing .pt files", done, total)) if on_progress else None
+    write_maps(maps, folder, dataset.splits["train"], report)

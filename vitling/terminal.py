@@ -31,6 +31,16 @@ def parse_duration(text: str) -> float:
     return seconds
 
 
+def parse_size(text: str | None) -> tuple[int, int] | None:
+    """Height and width in "64" or "64x96"."""
+    if text is None:
+        return None
+    parts = text.lower().split("x")
+    if len(parts) > 2 or not all(part.isdigit() and int(part) > 0 for part in parts):
+        raise UserError(f"--size {text} is no image size; write 64, or 64x96 for height x width.")
+    return int(parts[0]), int(parts[-1])
+
+
 def duration(seconds: float) -> str:
     """A time as people say it: 43 s, 12 min 5 s, 3 h 20 min."""
     seconds = round(seconds)

@@ -19,8 +19,9 @@ MOST_CLASSES = 2048  # float16 holds whole numbers exactly up to here
 
 
 def is_author_folder(folder: str | os.PathLike) -> bool:
-    """Whether this is a folder of class folders with .pt files."""
-    return Path(folder).is_dir() and next(Path(folder).glob("*/*.pt"), None) is not None
+    """Whether this is a folder of class folders with .pt files, and no run, which keeps its checkpoints so."""
+    folder = Path(folder)
+    return folder.is_dir() and not (folder / "run.json").exists() and next(folder.glob("*/*.pt"), None) is not None
 
 
 def map_paths(folder: str | os.PathLike, images: Images, class_names: list[str]) -> list[Path]:

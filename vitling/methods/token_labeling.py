@@ -204,6 +204,11 @@ class TokenLabeling(Method):
         kept = kept.to(target)
         return target * kept + target.flip(0) * (1 - kept)
 
+    def compile_networks(self) -> None:
+        """The blocks, not the whole: a box is new at every step and would be compiled anew."""
+        for block in self.model.blocks:
+            block.compile()
+
     def parameter_groups(self, optim: Optim, lr: float) -> list[dict]:
         groups = super().parameter_groups(optim, lr)
         if self.dense_head is not None:
