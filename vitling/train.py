@@ -254,19 +254,18 @@ class Training:
         before = copy.deepcopy((self.unwrapped.state_dict(), self.optimizer.state_dict()))
         self.step, self.ema = 0, None
         self.method.train()
-        times = []
+        ticks = [time.perf_counter()]  # between them: reading, augmenting and learning from a batch
         for micro_batches in self._endless_steps():
-            began = time.perf_counter()
             self._gradient_step(micro_batches)
-            times.append(time.perf_counter() - began)
-            if len(times) == MEASURED_STEPS:
+            ticks.append(time.perf_counter())
+            if len(ticks) > MEASURED_STEPS:
                 break
         began = time.perf_counter()
         validate(self.model, self.data, self.accelerator)
         validation = time.perf_counter() - began
         self.unwrapped.load_state_dict(before[0])
         self.optimizer.load_state_dict(before[1])
-        step_seconds = sum(times[2:]) / len(times[2:])  # the first ones warm up
+        step_seconds = (ticks[-1] - ticks[2]) / (len(ticks) - 3)  # the first two warm up
         measured = torch.tensor(
             [step_seconds, time.monotonic() - self.began, validation], device=self.accelerator.device
         )

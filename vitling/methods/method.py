@@ -10,9 +10,8 @@ from vitling.methods.surroundings import Surroundings
 from vitling.optim import parameter_groups
 from vitling.recipe import Optim
 
-Batch = dict[
-    str, Tensor
-]  # image (B, C, H, W) normalised floats, label (B,) class numbers, index (B,) place in the split
+# image: (B, C, H, W) normalised floats; label: (B,) class numbers; index: (B,) place in the split
+Batch = dict[str, Tensor]
 
 
 class Method(nn.Module, ABC):
