@@ -112,6 +112,8 @@ def relabel(
         agreed, seen = agreed + (whole.argmax(1) == part.labels).sum(), seen + len(part)
     if seen:
         say(f"the best class of a whole map is the image's label for {agreed / seen:.1%} of {seen:,} images")
+        if agreed / seen < 0.5:
+            say("such labels mislead: train the annotator longer, or show it the image size that it was trained at")
     return LabelMaps.open(out)
 
 

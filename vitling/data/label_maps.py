@@ -79,7 +79,8 @@ class LabelMaps:
         folder = Path(folder)
         if (folder / "maps.json").exists():
             known, done = read_header(folder)
-            differing = [f.name for f in fields(Header) if getattr(known, f.name) != getattr(header, f.name)]
+            identity = [f.name for f in fields(Header) if f.name not in ("data", "annotator")]  # which are only names
+            differing = [name for name in identity if getattr(known, name) != getattr(header, name)]
             if differing:
                 raise UserError(
                     f"{folder} already holds other label maps (another {' and '.join(differing)}); "
