@@ -75,16 +75,19 @@ def train(
     from vitling import terminal
     from vitling.recipe import load_recipe, override
     from vitling.recipes import default_recipe
-    from vitling.train import Settings
-    from vitling.train import train as run_training
 
     name = recipe or default_recipe(data)
     chosen = override(override(load_recipe(name), {"data": _absolute(data)}), settings or [])
+    budget_seconds = terminal.parse_duration(budget) if budget else None
+
+    from vitling.train import Settings  # after the first checks: a typo is answered before torch has loaded
+    from vitling.train import train as run_training
+
     out = out or Path("runs") / re.sub(r"[^\w.-]+", "-", f"{Path(data).stem}-{Path(name).stem}")
     trackers = {"tensorboard": tensorboard, "wandb": wandb, "mlflow": mlflow}
     where = Settings(
         precision=precision,
-        budget_seconds=terminal.parse_duration(budget) if budget else None,
+        budget_seconds=budget_seconds,
         checkpoint_seconds=checkpoint_seconds,
         trackers=tuple(tracker for tracker, wanted in trackers.items() if wanted),
         reading=_reading(data_root, memory_gb, workers),
