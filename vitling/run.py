@@ -4,6 +4,7 @@ recipe.yaml        the resolved recipe; training from it repeats the run
 run.json           class names, preprocessing, data fingerprint, environment, why it stopped, wall time
 metrics.jsonl      a line per validation; equal in a resumed and an uninterrupted run
 timing.jsonl       the same lines' speed and wall time, which never repeat exactly
+gradients.jsonl    gradient norms per layer in the last step before each validation
 best/  last/       model.safetensors and config.json, which timm loads as "local-dir:RUN/best"
 checkpoint/        what resuming needs: the two newest states and a manifest with their checksums
 """
@@ -62,6 +63,10 @@ class Run:
     def metrics(self) -> list[dict]:
         """The records of metrics.jsonl; a last line that a crash cut short is left out."""
         return list(_read_lines(self.path / "metrics.jsonl"))
+
+    def gradients(self) -> list[dict]:
+        """The records of gradients.jsonl: the step, and a norm per layer."""
+        return list(_read_lines(self.path / "gradients.jsonl"))
 
     def load_model(self, which: str = "best"):
         """The trained model, in eval mode, on the CPU."""
@@ -131,13 +136,13 @@ class Run:
         save_recipe(recipe, self.path / "recipe.yaml")
 
     def append(self, file: str, record: dict) -> None:
-        """Add a line to metrics.jsonl or timing.jsonl, in one write."""
+        """Add a line to one of the logs, in one write."""
         with _no_space(self.path), open(self.path / file, "ab", buffering=0) as stream:
             stream.write((json.dumps(record) + "\n").encode())
 
     def sizes(self) -> dict[str, int]:
         """Bytes in the logs now; a checkpoint remembers them."""
-        return {f: _size(self.path / f) for f in ("metrics.jsonl", "timing.jsonl")}
+        return {f: _size(self.path / f) for f in ("metrics.jsonl", "timing.jsonl", "gradients.jsonl")}
 
     def cut_logs(self, sizes: dict[str, int]) -> None:
         """Forget what was logged after the checkpoint: it will be logged again."""

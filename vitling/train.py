@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from vitling.data.augment import Augment
 from vitling.data.loader import TrainLoader, eval_batches, step_seed
 from vitling.data.prepare import Reading, TrainingData, as_size, prepare_training_data
+from vitling.diagnose.gradients import layer_gradient_norms
 from vitling.errors import UserError
 from vitling.methods import Surroundings, create_method, prepare_method
 from vitling.models import build_model, default_size
@@ -321,6 +322,8 @@ class Training:
             self._gradients(micro_batches)
             self.sam.descend()
         self._clip()
+        if self._before_validation():
+            self._log_gradients()
         self.optimizer.step()
         self.optimizer.zero_grad()
         if self.ema:
@@ -350,10 +353,21 @@ class Training:
 
     def _clip(self) -> None:
         limits = [limit for limit in self.unwrapped.clip_limits(self.recipe.optim.clip_grad) if limit[1]]
-        if limits:
+        if limits or self._before_validation():
             self.accelerator.unscale_gradients()  # once, however many networks are clipped
         for parameters, norm in limits:
             nn.utils.clip_grad_norm_(parameters, norm)
+
+    def _before_validation(self) -> bool:
+        """Whether this step is the last one before a regular validation."""
+        counted = hasattr(self, "total_steps")  # not the steps that only measure time
+        return counted and (self.step + 1) % (self.loader.steps_per_epoch * self.recipe.validate_every) == 0
+
+    def _log_gradients(self) -> None:
+        """Write down one step's gradient norms per layer, as the optimiser sees them: too cheap to be an option."""
+        if self.accelerator.is_main_process:
+            norms = layer_gradient_norms(self.model)
+            self.run.append("gradients.jsonl", {"step": self.step + 1, "norms": norms})
 
     def _account(self, losses: dict[str, Tensor]) -> None:
         """Add a step's losses to the epoch's sums; stop where one is no number."""
