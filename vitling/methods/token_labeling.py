@@ -145,7 +145,9 @@ class TokenLabeling(Method):
         images, target = batch["image"], self.targets(batch)
         if self.mix is not None:
             share, boxes = self.mix.draw(len(images), *images.shape[-2:])
-            target = self.mix_targets(target, share, boxes, tuple(images.shape[-2:]))
+            by_token = self.axes == "geometric" and self.label_tokens
+            kept = token_shares(share, boxes, tuple(images.shape[-2:]), self.grid) if by_token else None
+            target = mix_targets(target, share, kept)
             images = self.mix.mix_images(images, share, boxes)
         cls_logits, dense_logits, box = self.forward_tokens(images)
         terms = token_label_terms(cls_logits, dense_logits, target, box, self.grid, self.class_weights)
@@ -194,15 +196,6 @@ class TokenLabeling(Method):
         if self.class_label == "truth":
             target[:, :, 1] = target[:, :, 0]
         return target
-
-    def mix_targets(self, target: Tensor, share: Tensor, boxes: Tensor, img_size: tuple[int, int]) -> Tensor:
-        """Labels of images that Mixup or CutMix mixed with their mirrors in the batch; `share` is what each image kept."""
-        kept = share.view(-1, 1, 1).expand(-1, 1, target.shape[2]).clone()
-        cut = boxes[:, 2] > boxes[:, 0]
-        if self.axes == "geometric" and self.label_tokens:
-            kept[cut, 0, 2:] = 1 - covered(boxes[cut], img_size, self.grid).flatten(1)
-        kept = kept.to(target)
-        return target * kept + target.flip(0) * (1 - kept)
 
     def compile_networks(self) -> None:
         """The blocks, not the whole: a box is new at every step and would be compiled anew."""
@@ -280,16 +273,30 @@ def mix_map(x: Tensor, box: Box, grid: tuple[int, int]) -> Tensor:
     return mix_tokens(x, box)
 
 
-def covered(boxes: Tensor, img_size: tuple[int, int], grid: tuple[int, int]) -> Tensor:
-    """The share of each token, (n, rows, columns), that lies in a box (top, left, bottom, right) of pixels."""
+def mix_targets(target: Tensor, share: Tensor, token_share: Tensor | None = None) -> Tensor:
+    """Labels (B, classes, 2 + N) of images that Mixup or CutMix mixed with their mirrors in the batch.
 
-    def along(start: Tensor, end: Tensor, length: int, parts: int) -> Tensor:
+    `share` (B,) is what each image kept of itself, and `token_share` (B, N) what each of its tokens kept; else all alike.
+    """
+    kept = share.view(-1, 1, 1).expand(-1, 1, target.shape[2])
+    if token_share is not None:
+        kept = torch.cat([kept[:, :, :2], token_share[:, None]], dim=2)
+    kept = kept.to(target)
+    return target * kept + target.flip(0) * (1 - kept)
+
+
+def token_shares(share: Tensor, boxes: Tensor, img_size: tuple[int, int], grid: tuple[int, int]) -> Tensor:
+    """What each token kept of itself, (B, N): the part outside its image's CutMix box, or the share where there is no box."""
+
+    def covered(start: Tensor, end: Tensor, length: int, parts: int) -> Tensor:
         edges = torch.arange(parts + 1) * length / parts
         overlap = torch.minimum(end[:, None], edges[1:]) - torch.maximum(start[:, None], edges[:-1])
         return overlap.clamp(min=0) * parts / length
 
     top, left, bottom, right = boxes.float().unbind(dim=1)
-    return along(top, bottom, img_size[0], grid[0])[:, :, None] * along(left, right, img_size[1], grid[1])[:, None]
+    rows, columns = covered(top, bottom, img_size[0], grid[0]), covered(left, right, img_size[1], grid[1])
+    outside = 1 - (rows[:, :, None] * columns[:, None]).flatten(1)
+    return torch.where(((bottom > top) & (right > left))[:, None], outside, share[:, None])
 
 
 def find_embedding(model: nn.Module) -> nn.Module:
