@@ -5,7 +5,9 @@ Importing it takes milliseconds. Our families are registered with timm as soon a
 
 __version__ = "0.1.0"
 
+import sys as _sys
 from importlib import import_module as _import_module
+from types import ModuleType as _ModuleType
 
 from vitling import _imports
 
@@ -25,6 +27,17 @@ _PUBLIC = {
     "train": "vitling.train",
 }
 __all__ = ["__version__", *sorted(_PUBLIC)]
+
+
+class _Package(_ModuleType):
+    """Keeps `vitling.train` the function: importing the file of that name would put the module in its place."""
+
+    def __setattr__(self, name: str, value) -> None:
+        if not (name in _PUBLIC and isinstance(value, _ModuleType)):
+            super().__setattr__(name, value)
+
+
+_sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str):

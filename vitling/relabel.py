@@ -154,11 +154,11 @@ def size_text(number: int) -> str:
 
 def find_annotator(source: Run | nn.Module | str | Path, dataset: Dataset, which: str = "best") -> Annotator:
     """A run, a model, or timm's model of that name with its published weights."""
-    if isinstance(source, Run) or Path(str(source)).exists():
-        run = source if isinstance(source, Run) else load_run(source)
-        return Annotator(str(run.path), run.load_model(which), run.preprocessing(), run.class_names)
     if isinstance(source, nn.Module):
         model, name = source, type(source).__name__
+    elif isinstance(source, Run) or Path(source).exists():
+        run = source if isinstance(source, Run) else load_run(source)
+        return Annotator(str(run.path), run.load_model(which), run.preprocessing(), run.class_names)
     else:
         model, name = _download(str(source), dataset), str(source)
     cfg = getattr(model, "pretrained_cfg", None) or {}
