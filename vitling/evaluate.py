@@ -5,7 +5,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-import torchmetrics.functional.classification as metrics
 from torch import Tensor, nn
 
 from vitling.data.loader import eval_batches
@@ -103,6 +102,8 @@ def predict_logits(
 
 def measure(logits: Tensor, labels: Tensor, class_names: list[str], *, data: str = "", split: str = "") -> Evaluation:
     """Every number of an evaluation, from scores and true classes."""
+    import torchmetrics.functional.classification as metrics  # here, because it takes seconds to import
+
     classes = len(class_names)
     probabilities = logits.softmax(1)
     confusion = metrics.multiclass_confusion_matrix(logits, labels, num_classes=classes)
