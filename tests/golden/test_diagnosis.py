@@ -182,7 +182,7 @@ def test_cka_of_two_networks_is_right_under_every_name_even_with_in_place_activa
     for row, expected in file["cka_by_name"].items():
         for column, value in expected.items():
             assert result.value(row, column) == pytest.approx(value, abs=1e-7)
-    assert result.skipped == ["block"]
+    assert (result.skipped_rows, result.skipped_columns) == (["block"], [])
     assert result.rows == ["conv1", "bn1", "act", "block.0", "block.1", "head"]
     assert result.columns == ["embed", "norm", "mlp.0", "mlp.1", "mlp.2", "head"]
     assert result.column_aliases == {"mlp": "mlp.2", "": "head"}

@@ -26,6 +26,7 @@ COLUMNS = 1536  # features centred at a time: 128 rows of them stay in the cache
 # Two layers
 
 
+@torch.no_grad()
 def gram(x: Tensor) -> tuple[Tensor, Tensor]:
     """X X^T of the features less their batch mean, and how large it would be from the rounding of that mean alone.
 
@@ -104,7 +105,7 @@ def _pair(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         raise UserError(
             f"features of shape {tuple(x.shape)} and {tuple(y.shape)}: CKA needs (n, ...) of the same n images, in one order."
         )
-    return x, y
+    return tuple(z if z.is_floating_point() else z.float() for z in (x, y))
 
 
 def _check_batch(n: int) -> None:
@@ -125,8 +126,10 @@ class CkaMatrix:
     columns: list[str]
     row_aliases: dict[str, str] = field(default_factory=dict)  # another name of a row's tensor -> the row
     column_aliases: dict[str, str] = field(default_factory=dict)
-    undefined: list[str] = field(default_factory=list)  # layers that are constant over the images
-    skipped: list[str] = field(default_factory=list)  # modules that never ran, or gave nothing per image
+    undefined_rows: list[str] = field(default_factory=list)  # layers that are constant over the images, or not finite
+    undefined_columns: list[str] = field(default_factory=list)
+    skipped_rows: list[str] = field(default_factory=list)  # modules that never ran, or gave nothing per image
+    skipped_columns: list[str] = field(default_factory=list)
     batches: int = 0
     images: int = 0
 
@@ -163,7 +166,7 @@ class Side:
     """One network's layers: their U-centred Gram matrices in this batch and their names."""
 
     def __init__(self):
-        self.index: dict[str, int] = {}
+        self.names: dict[str, None] = {}  # an ordered set
         self.aliases: dict[str, str] = {}
         self.skipped: dict[str, None] = {}
         self.noise: dict[str, Tensor] = {}  # what rounding alone would give as HSIC_1 of a layer with itself
@@ -183,13 +186,18 @@ class Side:
         scale = math.sqrt(batch * (batch - 3))
         self.grams[name] = u_centre(K).flatten() / scale
         self.noise[name] = self.noise.get(name, 0) + (noise / scale) ** 2
-        self.index.setdefault(name, len(self.index))
+        self.names[name] = None
         self.aliases.pop(name, None)
+
+    def note_silent(self, hooked: list[str]) -> None:
+        """Say which of the watched modules were never heard of."""
+        known = {*self.names, *self.aliases}
+        self.skipped |= {name: None for name in hooked if name not in known}
 
     def stacked(self) -> Tensor:
         """Gram matrices of this batch, a row per layer."""
-        if list(self.grams) != list(self.index):
-            changed = set(self.index) ^ set(self.grams)
+        if list(self.grams) != list(self.names):
+            changed = set(self.names) ^ set(self.grams)
             raise UserError(
                 f"layers {sorted(changed)[:5]} ran on some batches only; compare models that always run alike."
             )
@@ -255,21 +263,23 @@ class Comparison:
             raise UserError(
                 f"no batch had the {SMALLEST_BATCH} images that unbiased CKA needs; give more images or larger batches."
             )
-        norms, undefined = [], []
+        norms, undefined = [], []  # of each side
         for side, hsic in zip(self.sides, self.own, strict=True):
-            noise = torch.stack([torch.as_tensor(side.noise[name]) for name in side.index])
+            noise = torch.stack([torch.as_tensor(side.noise[name]) for name in side.names])
             constant = ~(hsic > noise)
-            undefined += [name for name, is_constant in zip(side.index, constant.tolist(), strict=True) if is_constant]
+            undefined.append([name for name, is_constant in zip(side.names, constant, strict=True) if is_constant])
             norms.append(torch.where(constant, math.nan, hsic.sqrt()))
         first, last = self.sides[0], self.sides[-1]
         return CkaMatrix(
             matrix=self.cross / torch.outer(norms[0], norms[-1]),
-            rows=list(first.index),
-            columns=list(last.index),
+            rows=list(first.names),
+            columns=list(last.names),
             row_aliases=first.aliases,
             column_aliases=last.aliases,
-            undefined=undefined,
-            skipped=[name for side in self.sides for name in side.skipped],
+            undefined_rows=undefined[0],
+            undefined_columns=undefined[-1],
+            skipped_rows=list(first.skipped),
+            skipped_columns=list(last.skipped),
             batches=self.batches,
             images=self.images,
         )
@@ -303,11 +313,9 @@ def cka_matrix(
                 for model, prepare in zip(models, prepares, strict=True):
                     run(model, images if prepare is None else prepare(images))
                 comparison.end_batch()
-    result = comparison.result()
     for side, hooked in zip(comparison.sides, names, strict=True):
-        known = {*side.index, *side.aliases, *side.skipped}
-        result.skipped += [name for name in hooked if name not in known]
-    return result
+        side.note_silent(hooked)
+    return comparison.result()
 
 
 def layer_names(model: nn.Module, layers: str) -> list[str]:

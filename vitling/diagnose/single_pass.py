@@ -91,7 +91,7 @@ class BlockReducer:
             self.similarity = 0.0
         B = len(tokens)
         self.largest = torch.maximum(self.largest, torch.maximum(x.amax(dim=0), -x.amin(dim=0)))
-        x = x - self.shift
+        x = (x - self.shift).double()  # in float32 the squares would hide all but the first few singular values
         self.sum += x.sum(dim=0)
         self.products += x.T @ x
         self.count += len(x)
@@ -108,7 +108,7 @@ class BlockReducer:
             name=self.name,
             grid=self.grid,
             channels=judge_channels(self.largest),
-            ranks=ranks_of(singular, smallest=1e-5),  # squares of float32 features: nothing below is known
+            ranks=ranks_of(singular, smallest=1e-6),  # below lies the rounding of the features
             token_similarity=self.similarity / self.images if self.grid != (1, 1) else None,
         )
 
