@@ -536,6 +536,24 @@ def test_one_image_is_measured_without_cka_and_no_image_is_refused():
         diagnose.measure(model, [])
 
 
+def test_a_network_that_diverged_is_still_measured_and_the_blocks_are_named():
+    torch.manual_seed(0)
+    model = timm.create_model("diag_vit_test").eval()
+    model.blocks[1].mlp.fc2.bias.data[3] = math.nan
+    result = diagnose.measure(model, [(images_for(model, 8), torch.arange(8) % 2)])
+    assert [note.partition(":")[0] for note in result.notes] == ["blocks.1", "blocks.2"]
+    assert result.blocks[0].ranks.effective > 1
+    assert result.blocks[1].ranks.numerical == 0
+    assert result.blocks[1].probe is None
+    assert result.cka.undefined_rows == ["blocks.1", "blocks.2"]
+
+
+def test_a_grid_is_that_of_the_images_even_where_a_model_was_made_for_others():
+    model = timm.create_model("dhvt_test", img_size=(16, 24)).eval()
+    result = diagnose.measure(model, [torch.randn(4, 3, 24, 16)])
+    assert result.blocks[0].grid == (6, 4)
+
+
 def test_probes_keep_no_more_images_than_asked_for():
     model = build("diag_vit_test")
     images, labels = images_for(model, 16), torch.arange(16) % 2

@@ -141,11 +141,13 @@ class Layout:
 
 def find_layout(model: nn.Module, tokens: int, image_size: tuple[int, int]) -> Layout | None:
     """The layout of so many tokens, from what the model says of itself or else from the shape of the images."""
-    prefix = getattr(model, "num_prefix_tokens", None)
-    own = getattr(model, "grid_size", None) or getattr(getattr(model, "patch_embed", None), "grid_size", None)
-    if own and tokens == prod(own) + (prefix or 0):
-        return Layout(tuple(own), prefix or 0)
-    for count in dict.fromkeys((prefix or 0, 0, 1, 2)):
+    prefix = getattr(model, "num_prefix_tokens", 0)
+    patch_embed = getattr(model, "patch_embed", None)
+    own = getattr(model, "grid_size", None) or getattr(patch_embed, "grid_size", None)
+    made_for = getattr(patch_embed, "img_size", None) or image_size  # some models take other sizes than theirs
+    if own and tokens == prod(own) + prefix and tuple(made_for) == image_size:
+        return Layout(tuple(own), prefix)
+    for count in dict.fromkeys((prefix, 0, 1, 2)):
         if grid := _grid_of(tokens - count, image_size):
             return Layout(grid, count)
     return None

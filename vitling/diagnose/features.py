@@ -121,7 +121,7 @@ def feature_ranks(tokens: Tensor) -> Ranks:
 
 def ranks_of(singular_values: Tensor, *, smallest: float) -> Ranks:
     """Ranks from singular values; those up to `smallest` times the largest are rounding."""
-    s = singular_values[singular_values > smallest * singular_values.max()]
+    s = singular_values[singular_values > smallest * singular_values.max()] if len(singular_values) else singular_values
     if not len(s):
         return Ranks(0.0, 0.0, 0.0, 0)
     power = s.square()

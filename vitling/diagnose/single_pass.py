@@ -41,7 +41,7 @@ class BlockMeasures:
     channels: ChannelHealth
     ranks: Ranks
     token_similarity: float | None  # None where there is one token
-    probe: Probe | None = None  # on the mean token; None without labels
+    probe: Probe | None = None  # on the mean token; None without labels or with values that are not finite
 
 
 @dataclass
@@ -101,9 +101,16 @@ class BlockReducer:
         if self.probe_images > self.images - B:
             self.pooled.append(tokens.mean(dim=1).float().cpu()[: self.probe_images - self.images + B])
 
+    def is_finite(self) -> bool:
+        """Whether no token was NaN or infinite: a network that diverged still has other things to tell."""
+        return bool(self.largest.isfinite().all())
+
     def result(self) -> BlockMeasures:
         covariance = self.products / self.count - torch.outer(self.sum, self.sum) / self.count**2
-        singular = torch.linalg.eigvalsh(covariance).clamp(min=0).sqrt()
+        if self.is_finite():
+            singular = torch.linalg.eigvalsh(covariance).clamp(min=0).sqrt()
+        else:
+            singular = covariance.new_empty(0)
         return BlockMeasures(
             name=self.name,
             grid=self.grid,
@@ -209,6 +216,9 @@ def measure(
                 labels.append(truth.cpu())
     if not logits:
         raise UserError("no images were given; give at least one batch.")
+    for name, reducer in blocks.items():
+        if not reducer.is_finite():
+            notes[f"{name}: some values are NaN or infinite; no ranks, no probe."] = None
     if not attention:
         notes["no attention weights could be read: " + _why_no_attention(model)] = None
     result = Measurements(
@@ -236,5 +246,5 @@ def _probe(result: Measurements, blocks: dict[str, BlockReducer]) -> None:
     for measures in result.blocks:
         pooled = torch.cat(blocks[measures.name].pooled)
         labels = result.labels[: len(pooled)]
-        if len(pooled) > 1:
+        if len(pooled) > 1 and pooled.isfinite().all():
             measures.probe = ridge_probe(pooled[::2], labels[::2], pooled[1::2], labels[1::2], classes=classes)
