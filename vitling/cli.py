@@ -62,6 +62,7 @@ def train(
         str | None, typer.Option(help="Time to use, such as 90s, 30m or 2h: fits epochs and schedule to it.")
     ] = None,
     precision: Annotated[str, typer.Option(help="no (float32), bf16 or fp16.")] = "no",
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default: one or all, as is faster.")] = None,
     data_root: DataRoot = None,
     memory_gb: MemoryGb = None,
     workers: Workers = None,
@@ -87,6 +88,7 @@ def train(
     trackers = {"tensorboard": tensorboard, "wandb": wandb, "mlflow": mlflow}
     where = Settings(
         precision=precision,
+        threads=threads,
         budget_seconds=budget_seconds,
         checkpoint_seconds=checkpoint_seconds,
         trackers=tuple(tracker for tracker, wanted in trackers.items() if wanted),

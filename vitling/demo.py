@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import torch
-
 from vitling.evaluate import evaluate
 from vitling.recipe import load_recipe
 from vitling.train import train
@@ -11,7 +9,6 @@ from vitling.train import train
 
 def run_demo(out: Path, terminal) -> None:
     """Train the digits recipe into `out` (again: resume or reuse it), evaluate it once, say what to try next."""
-    torch.set_num_threads(1)  # the model is too small to share out over cores
     recipe = load_recipe("digits/vit_nano")
     run_dir = Path(out) / "vit_nano"
     with terminal.show_training() as listener:

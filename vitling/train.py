@@ -38,6 +38,7 @@ EVAL_BATCH = 256
 MEASURED_STEPS = 12  # of a run with a budget or compile=auto
 PREPARING_SHARE = 0.25  # of a budget, for a run that the method needs first
 BUDGET_USED = 0.92  # the rest is for what the first steps do not show
+SMALL_BATCH = 2**20  # pixels: larger ones always run on all threads
 COMPILE_WORTH_SECONDS = 900  # compile=auto compiles when more eager training than this is left
 
 
@@ -46,6 +47,7 @@ class Settings:
     """Where and how a run happens; nothing here defines the experiment."""
 
     precision: str = "no"  # no (float32) | bf16 | fp16
+    threads: int | None = None  # None: one or all, whichever is faster for this model
     budget_seconds: float | None = None
     checkpoint_seconds: float = 60.0
     trackers: tuple[str, ...] = ()
@@ -72,7 +74,11 @@ def train(
     """Train a recipe into a run directory; into the same directory again, resume it."""
     settings, listener = settings or Settings(), listener or Listener()
     accelerator = _accelerator(settings, run_dir)
-    run = _train_with(accelerator, recipe, run_dir, settings, listener)
+    threads = torch.get_num_threads()
+    try:
+        run = _train_with(accelerator, recipe, run_dir, settings, listener)
+    finally:
+        torch.set_num_threads(threads)
     accelerator.end_training()
     return run
 
@@ -109,8 +115,10 @@ class Training:
         self.recipe = replace(recipe, img_size=self.data.preprocessing.size, channels=self.data.preprocessing.channels)
         self._build()
         state = self._load_checkpoint()
-        if state is None and settings.budget_seconds:
-            self._fit_to_budget()
+        if state is None:
+            self._choose_threads()
+            if settings.budget_seconds:
+                self._fit_to_budget()
         self.schedule = Schedule(self.optimizer, self.recipe, self.loader.steps_per_epoch)
         self.ema = None
         if self.recipe.ema_decay:
@@ -232,6 +240,28 @@ class Training:
             processes=self.accelerator.num_processes,
         )
         self.run.save_recipe(self.recipe)
+
+    def _choose_threads(self) -> None:
+        """On a CPU, one thread or all: small models run faster on one, above all where other programs want the cores too."""
+        most = torch.get_num_threads()
+        if self.settings.threads:
+            torch.set_num_threads(self.settings.threads)
+            return
+        pixels = self.recipe.batch_size * math.prod(self.data.preprocessing.size)
+        if self.accelerator.device.type != "cpu" or self.accelerator.num_processes > 1 or pixels > SMALL_BATCH:
+            return
+        before = copy.deepcopy(self.unwrapped.state_dict())
+        micro_batches = next(self.loader.epoch(0))
+        self.step = 0
+        seconds = {}
+        for threads in (1, most, 1, most) if most > 1 else ():
+            torch.set_num_threads(threads)
+            began = time.perf_counter()
+            self._gradients(micro_batches)
+            self.optimizer.zero_grad()
+            seconds[threads] = time.perf_counter() - began  # the second time counts
+        self.unwrapped.load_state_dict(before)
+        torch.set_num_threads(min(seconds, key=seconds.get, default=most))
 
     def _fit_to_budget(self) -> None:
         """Measure the first steps, then choose the number of epochs that the time allows."""
@@ -459,6 +489,7 @@ class Training:
             "sums": self.sums,
             "seconds": self._seconds(),
             "compiled": self.compiled,
+            "threads": torch.get_num_threads(),
             "logs": self.run.sizes(),
         }
         self.run.save_checkpoint(state, self.step)
@@ -484,6 +515,7 @@ class Training:
         self.step, self.best_epoch, self.sums = state["step"], state["best_epoch"], state["sums"]
         self.best = tuple(state["best"]) if state["best"] else None
         self.seconds_before, self.compiled = state["seconds"], state["compiled"]
+        torch.set_num_threads(state["threads"])  # another number would round differently
         if self.accelerator.is_main_process:
             self.run.cut_logs(state["logs"])
             self.run.update(status="running")

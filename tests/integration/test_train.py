@@ -303,6 +303,19 @@ def test_bf16_trains(tmp_path):
     assert run.metrics()[-1]["train_loss"] < run.metrics()[0]["train_loss"] + 0.1
 
 
+def test_the_number_of_threads_is_chosen_recorded_and_given_back(tmp_path):
+    torch.set_num_threads(2)
+    try:
+        train(replace(RECIPE, epochs=2), tmp_path / "auto")
+        train(replace(RECIPE, epochs=2), tmp_path / "two", settings=Settings(threads=2))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+    threads = {name: vitling.load_run(tmp_path / name).info["environment"]["threads"] for name in ("auto", "two")}
+    assert threads["auto"] in (1, 2)
+    assert threads["two"] == 2
+
+
 def test_fp16_without_a_gpu_is_refused(tmp_path):
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
