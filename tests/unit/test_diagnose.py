@@ -512,7 +512,7 @@ def test_one_pass_measures_what_the_single_functions_do(name):
         assert layer.distance_of_image is not None
         assert (layer.distance_of_image <= 2 * layer.uniform_distance_of_image).all()
         assert layer.distance_of_image.sum() > 0 or layer.uniform_distance_of_image == 0
-    assert any("the model has none" in note for note in result.notes) == (not seen.attention)
+    assert any("the model has no attention" in note for note in result.notes) == (not seen.attention)
 
 
 def test_one_pass_compares_with_another_model_and_needs_no_labels():

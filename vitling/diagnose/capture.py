@@ -243,9 +243,7 @@ def what_works(model: nn.Module, images: Tensor) -> dict[str, str | None]:
         except UserError as error:
             reasons["tokens"] = str(error)
     if not seen.attention:
-        has = any("attention" in type(module).__name__.lower() for module in model.modules())
-        reason = "its attention does not pass through an `attn_drop`" if has else "the model has no attention"
-        return reasons | dict.fromkeys(("attention", "distance", "rollout", "head tokens"), reason)
+        return reasons | dict.fromkeys(("attention", "distance", "rollout", "head tokens"), why_no_attention(model))
     layouts = {name: find_attention_layout(model, name, x, images) for name, x in seen.attention.items()}
     if not any(layouts.values()):
         reasons["distance"] = f"weights of shape {tuple(next(iter(seen.attention.values())).shape)} are not over a grid"
@@ -257,6 +255,12 @@ def what_works(model: nn.Module, images: Tensor) -> dict[str, str | None]:
     if not any(layout and layout.queries.extra for layout in layouts.values()):
         reasons["head tokens"] = "only DHVT has them"
     return reasons
+
+
+def why_no_attention(model: nn.Module) -> str:
+    """The reason why a model of which no weights were seen has shown none."""
+    has = any("attention" in type(module).__name__.lower() for module in model.modules())
+    return "its attention does not pass through an `attn_drop`" if has else "the model has no attention"
 
 
 def rollout_chain(attention: dict[str, Tensor], batch: int) -> dict[str, Tensor]:

@@ -25,6 +25,7 @@ from vitling.diagnose.capture import (
     labels_of,
     watch,
     watch_attention,
+    why_no_attention,
 )
 from vitling.diagnose.cka import CkaMatrix, Comparison, layer_names, run
 from vitling.diagnose.features import ChannelHealth, Ranks, judge_channels, ranks_of, token_similarity
@@ -220,7 +221,7 @@ def measure(
         if not reducer.is_finite():
             notes[f"{name}: some values are NaN or infinite; no ranks, no probe."] = None
     if not attention:
-        notes["no attention weights could be read: " + _why_no_attention(model)] = None
+        notes[f"no attention weights could be read: {why_no_attention(model)}."] = None
     result = Measurements(
         images=sum(map(len, logits)),
         blocks=[reducer.result() for reducer in blocks.values()],
@@ -233,11 +234,6 @@ def measure(
     if labels:
         _probe(result, blocks)
     return result
-
-
-def _why_no_attention(model: nn.Module) -> str:
-    has = any("attention" in type(module).__name__.lower() for module in model.modules())
-    return "they do not pass through an `attn_drop`." if has else "the model has none."
 
 
 def _probe(result: Measurements, blocks: dict[str, BlockReducer]) -> None:
