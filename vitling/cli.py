@@ -99,6 +99,10 @@ def train(
             listener.say(f"recipe {name} (`vitling show {name}`); another one by --recipe")
         run = run_training(chosen, out, settings=where, listener=listener)
         listener.finished(run)
+        if run.finished and os.environ.get("RANK", "0") == "0":
+            from vitling.report import write_run_page
+
+            listener.say(f"page: {write_run_page(run, reading=where.reading)}")
 
 
 @app.command()
@@ -140,6 +144,28 @@ def predict(
     with terminal.show_progress(quiet=as_json or as_csv) as on_progress:
         predictions = run_prediction(run, images, top=top, which=weights, on_progress=on_progress)
     terminal.show_predictions(predictions, "json" if as_json else "csv" if as_csv else "table")
+
+
+@app.command()
+def diagnose(
+    run: Annotated[str, typer.Argument(help="A run, a model of timm, or local-dir:FOLDER.")],
+    other: Annotated[str | None, typer.Argument(metavar="[RUN2]", help="A second one to compare with.")] = None,
+    data: Annotated[str | None, typer.Option(help="Images to look at; default: the run's own, held out.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The page; default: diagnosis.html in the run.")] = None,
+    images: Annotated[int, typer.Option(min=1, help="How many images to look at.")] = 512,
+    weights: Annotated[str, typer.Option(help="best or last.")] = "best",
+    data_root: DataRoot = None,
+) -> None:
+    """Why it trains as it does: CKA, attention, features, calibration, and a verdict on one HTML page."""
+    from vitling import terminal
+    from vitling.diagnose.diagnosis import diagnose as measure
+    from vitling.diagnose.diagnosis import write_diagnosis
+
+    with terminal.show_progress() as on_progress:
+        reading = _reading(data_root, None, None)
+        results = measure(run, other, data, images=images, which=weights, reading=reading, on_progress=on_progress)
+        page = write_diagnosis(results, out, on_progress=on_progress)
+    terminal.show_verdict(results, page)
 
 
 @app.command()

@@ -121,6 +121,7 @@ class Plain(Quiet):
         )
         self.say(f"run directory: {run.path}")
         self.say(f"next: vitling evaluate {run.path}    (the test set: look once)")
+        self.say(f"      vitling diagnose {run.path}    (why this number, and what to try)")
         self.say(f"      vitling predict {run.path} IMAGE...")
 
 
@@ -231,6 +232,22 @@ def show_evaluation(result, run: Path) -> None:
             confusion.add_row(name, *(str(n) if n else "." for n in row))
         console.print(confusion)
     console.print(f"all numbers: {run / f'evaluation-{result.split}.json'}", soft_wrap=True)
+
+
+def show_verdict(results: list, page: Path) -> None:
+    from vitling.diagnose.verdict import headline
+
+    colours = {"problem": "red", "watch": "yellow", "ok": "green"}
+    for diagnosis in results:
+        console.print(f"{diagnosis.name}: {headline(diagnosis)}", style="bold", markup=False, soft_wrap=True)
+        for finding in diagnosis.findings:
+            if finding.state != "ok":
+                console.print(f"  [{colours[finding.state]}]{finding.state:<7}[/]", end="  ")
+                console.print(f"{finding.sentence} {finding.reference}", markup=False, soft_wrap=True)
+                console.print(f"           -> {finding.advice}", markup=False, soft_wrap=True)
+        for note in diagnosis.notes:
+            console.print(f"  note: {note}", markup=False, soft_wrap=True)
+    console.print(f"page: {page}    (numbers beside it: .json, .npz)", markup=False, soft_wrap=True)
 
 
 def show_predictions(predictions: list, form: str) -> None:

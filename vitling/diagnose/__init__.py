@@ -17,15 +17,18 @@ _PUBLIC = {
         ),
         "capture": ("as_tokens", "capture_batch", "find_blocks", "watch", "watch_attention", "what_works"),
         "cka": ("CkaMatrix", "cka_matrix", "hsic1", "linear_cka", "minibatch_cka"),
+        "diagnosis": ("Diagnosis", "diagnose", "diagnose_run", "write_diagnosis"),
         "features": (
             "channel_correlation", "channel_health", "conv_maps", "feature_ranks", "fourier_profile", "spatial_variance",
             "token_maps", "token_similarity",
         ),
+        "gradients": ("layer_gradient_norms",),
         "health": ("confident_mistakes", "generalisation_gap", "gradient_norms", "per_class_accuracy"),
         "match": ("match_layers", "spearman"),
         "probe": ("ridge_probe",),
         "sharpness": ("Hessian", "loss_sharpness"),
         "single_pass": ("Measurements", "measure"),
+        "verdict": ("Finding", "judge"),
     }.items()
     for name in names
 }  # fmt: skip

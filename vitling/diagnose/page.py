@@ -1,0 +1,420 @@
+"""The diagnosis as a page: verdict first, then what it rests on."""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitling.diagnose import plots
+from vitling.diagnose.attention import attention_masks, fold_head_tokens, head_token_maps, resize_masks
+from vitling.diagnose.attribution import relevance_map
+from vitling.diagnose.capture import Captured, as_tokens, capture_batch, find_attention_layout, rollout_chain
+from vitling.diagnose.diagnosis import Diagnosis
+from vitling.diagnose.features import conv_maps, judge_channels, token_maps
+from vitling.diagnose.verdict import headline, references
+from vitling.errors import UserError
+from vitling.report import (
+    Chart,
+    Facts,
+    Findings,
+    Page,
+    Picture,
+    Section,
+    Strip,
+    Table,
+    Text,
+    as_picture,
+    learning_charts,
+    percent,
+    picture_parts,
+    validation_parts,
+)
+
+EXAMPLES = 4  # pictures over which attention is drawn
+LAYERS = 12  # most layers drawn of a deep network
+CHANNELS = 24  # channels drawn of a block
+TILE = 72  # CSS pixels
+
+
+def diagnosis_page(results: list[Diagnosis]) -> Page:
+    """The page of one diagnosis, or of two side by side."""
+    first = results[0]
+    sections = [verdict_section(d, alone=len(results) == 1) for d in results]
+    sections += [overview(results), attention_section(results), *(pictures_of_attention(d) for d in results)]
+    sections += [features_section(results), *(feature_maps(d) for d in results), likeness(results)]
+    sections += [predictions_section(d, alone=len(results) == 1) for d in results]
+    sections += [training_section(d, alone=len(results) == 1) for d in results]
+    sections += [left_out(results), about()]
+    names = " and ".join(d.name for d in results)
+    return Page(
+        title=f"Diagnosis of {names}",
+        subtitle=f"on {first.measurements.images:,} {first.pictures.split} images of {first.pictures.data}",
+        sections=[section for section in sections if section is not None and section.parts],
+    )
+
+
+def _title(title: str, d: Diagnosis, alone: bool = False) -> str:
+    return title if alone else f"{title}: {d.name}"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Verdict and numbers
+
+
+def verdict_section(d: Diagnosis, *, alone: bool) -> Section:
+    return Section(_title("Verdict", d, alone), [Findings(d.findings)] if d.findings else [], headline(d))
+
+
+def overview(results: list[Diagnosis]) -> Section:
+    head = ("", *(d.name for d in results))
+
+    def row(name: str, value: Callable[[Diagnosis], object]) -> tuple:
+        return (name, *("–" if (cell := value(d)) is None else cell for d in results))
+
+    def accuracy(d: Diagnosis) -> str | None:
+        if d.evaluation is None:
+            return None
+        low, high = d.evaluation.top1_interval
+        return f"{percent(d.evaluation.top1)} (95 % interval {100 * low:.1f} to {100 * high:.1f})"
+
+    def gap(d: Diagnosis) -> str | None:
+        return d.gap and f"{d.gap.difference:+.3f} (95 % interval {d.gap.interval[0]:+.3f} to {d.gap.interval[1]:+.3f})"
+
+    rows = [
+        row("network", lambda d: type(d.subject.model).__name__),
+        row("parameters", lambda d: f"{d.subject.parameters:,}"),
+        row(
+            "sees images of",
+            lambda d: f"{d.subject.preprocessing.channels} x {'{} x {}'.format(*d.subject.preprocessing.size)}",
+        ),
+        row("accuracy", accuracy),
+        row("training less held-out accuracy", gap),
+        row("calibration error (ECE)", lambda d: d.evaluation and f"{d.evaluation.ece:.3f}"),
+        row("sharpness of the loss", lambda d: None if d.sharpness is None else f"{d.sharpness:.3f}"),
+    ]
+    return Section("Numbers", [Table(head, rows)])
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Attention
+
+
+def attention_section(results: list[Diagnosis]) -> Section | None:
+    seen = [d for d in results if d.has_attention]
+    if not seen:
+        return None
+    parts = []
+    placed = {d.name: [a for a in d.measurements.attention if a.distance_of_image is not None] for d in seen}
+    placed = {name: layers for name, layers in placed.items() if layers}
+    if placed:
+        distances = {name: [a.distance_of_image.tolist() for a in layers] for name, layers in placed.items()}
+        uniform = {layers[0].uniform_distance_of_image for layers in placed.values()}
+        dashed = {"looking everywhere alike": uniform.pop()} if len(uniform) == 1 else None
+        svg = plots.head_values(distances, y="distance / side of the image", dashed=dashed)
+        parts.append(
+            Chart(svg, "How far heads look. Networks that learned locality have near-sighted heads in early layers.")
+        )
+        near = {
+            name: [a.local_mass.mean().item() for a in layers if a.local_mass is not None]
+            for name, layers in placed.items()
+        }
+        near = {name: values for name, values in near.items() if values}
+        if near:
+            svg = plots.layer_lines(near, y="share within one patch", unit=True)
+            parts.append(Chart(svg, "Share of the attention that stays within one patch."))
+    entropy = {d.name: [a.entropy.tolist() for a in d.measurements.attention] for d in seen}
+    parts.append(
+        Chart(plots.head_values(entropy, y="entropy / nats"), "Entropy: low is a sharp look, high an even one.")
+    )
+    heads = {d.name: [a.diversity for a in d.measurements.attention] for d in seen}
+    caption = "How much the heads of a layer differ: 0 if all do the same."
+    parts.append(Chart(plots.layer_lines(heads, y="diversity", unit=True), caption))
+    return Section("Attention in numbers", parts, "Do early layers look near, and do heads divide the work?")
+
+
+def _example_numbers(d: Diagnosis) -> Tensor:
+    """Examples of different classes where there are some."""
+    labels = d.pixels.labels
+    first = [int((labels == label).nonzero()[0]) for label in labels.unique()[:EXAMPLES]]
+    rest = [i for i in range(len(labels)) if i not in first]
+    return torch.tensor((first + rest)[: min(EXAMPLES, len(labels))])
+
+
+def pictures_of_attention(d: Diagnosis) -> Section | None:
+    if not d.has_attention:
+        return None
+    index = _example_numbers(d)
+    images = d.normalized(index)
+    seen = capture_batch(d.subject.model, images)
+    parts = [*_masks(d, seen, images, index), *_relevance(d, images, index), *_head_tokens(d, seen, images, index)]
+    return Section(f"Attention over pictures: {d.name}", parts, "What does it look at, layer by layer?")
+
+
+def _masks(d: Diagnosis, seen: Captured, images: Tensor, index: Tensor) -> list[Strip]:
+    chain = rollout_chain(seen.attention, len(images))
+    layouts = {name: find_attention_layout(d.subject.model, name, x, images) for name, x in chain.items()}
+    if not chain or not all(layouts.values()):
+        return []
+    layout = next(iter(layouts.values())).queries
+    maps = [fold_head_tokens(x) if layout.extra else x for x in chain.values()]
+    if len({x.shape[1] for x in maps}) > 1:  # networks whose layers differ in their number of heads
+        maps = [x.mean(dim=1, keepdim=True) for x in maps]
+    strips = []
+    for rollout, caption in (
+        (
+            False,
+            "Each layer by itself (heads averaged, the shortcut as identity), all layers on one scale: the paper's text.",
+        ),
+        (
+            True,
+            "Rolled out down to the pixels, each layer on its own scale: what the paper's code draws. It spreads with depth even in an untrained network.",
+        ),
+    ):
+        scale = "own" if rollout else "common"
+        masks = attention_masks(maps, layout.grid, rollout=rollout, scale=scale, prefix_tokens=layout.prefix_tokens)
+        layers = _spread(len(masks), LAYERS)
+        rows = [
+            [_shown(d, number), *(_masked(d, number, masks[layer, column], f"layer {layer + 1}") for layer in layers)]
+            for column, number in enumerate(index.tolist())
+        ]
+        strips.append(Strip(rows, caption))
+    return strips
+
+
+def _relevance(d: Diagnosis, images: Tensor, index: Tensor) -> list[Strip]:
+    try:
+        maps = relevance_map(d.subject.model, images).cpu()
+    except UserError:
+        return []  # `works` says why, under "What could not be measured"
+    maps = maps / maps.amax(dim=(1, 2), keepdim=True).clamp(min=1e-12)
+    pictures = [
+        picture
+        for row, number in enumerate(index.tolist())
+        for picture in (_shown(d, number), _masked(d, number, maps[row], "relevance"))
+    ]
+    caption = "Relevance of the patches for the predicted class: attention times its gradient, through all layers."
+    return [Strip([pictures], caption)]
+
+
+def _head_tokens(d: Diagnosis, seen: Captured, images: Tensor, index: Tensor) -> list[Strip]:
+    for name, weights in reversed(seen.attention.items()):
+        layout = find_attention_layout(d.subject.model, name, weights, images)
+        if layout is None or not layout.queries.extra:
+            continue
+        maps = head_token_maps(weights, layout.queries.grid, prefix_tokens=layout.queries.prefix_tokens).cpu()
+        maps = maps / maps.amax(dim=(1, 2, 3), keepdim=True)
+        rows = [
+            [_shown(d, number), *(_masked(d, number, one, f"head token {k + 1}") for k, one in enumerate(maps[row]))]
+            for row, number in enumerate(index.tolist())
+        ]
+        return [Strip(rows, f"What each head token sees in {name} (DHVT's figure 4), one scale per image.")]
+    return []
+
+
+def _masked(d: Diagnosis, number: int, mask: Tensor, label: str) -> Picture:
+    """The picture times the mask, as in the paper; black is where it does not look."""
+    pixels = d.pixels.images[number]
+    mask = resize_masks(mask.float().cpu(), tuple(pixels.shape[-2:]))
+    return as_picture((pixels * mask.clamp(0, 1)).to(torch.uint8), label, TILE)
+
+
+def _shown(d: Diagnosis, number: int) -> Picture:
+    return as_picture(d.pixels.images[number], _class_name(d, number), TILE)
+
+
+def _class_name(d: Diagnosis, number: int) -> str:
+    return d.pictures.class_names[d.pixels.labels[number]]
+
+
+def _spread(total: int, most: int) -> list[int]:
+    return np.linspace(0, total - 1, min(total, most)).round().astype(int).tolist()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Features
+
+
+def features_section(results: list[Diagnosis]) -> Section | None:
+    seen = [d for d in results if d.measurements.blocks]
+    if not seen:
+        return None
+    blocks = {d.name: d.measurements.blocks for d in seen}
+
+    def curve(value: Callable, y: str, caption: str) -> list[Chart]:
+        series = {name: [value(b) for b in layers] for name, layers in blocks.items()}
+        series = {name: values for name, values in series.items() if any(v is not None for v in values)}
+        return [Chart(plots.layer_lines(series, y=y, unit=True), caption)] if series else []
+
+    parts = [
+        *curve(
+            lambda b: b.ranks.effective / b.channels.channels,
+            "effective rank / channels",
+            "How many directions the features use. Near 0, channels repeat each other.",
+        ),
+        *curve(
+            lambda b: b.token_similarity,
+            "cosine similarity",
+            "Similarity of two tokens of an image. Near 1, the network has smoothed its tokens into one.",
+        ),
+        *curve(
+            lambda b: b.probe and b.probe.test_accuracy,
+            "accuracy of a linear probe",
+            "How well each layer already tells the classes apart (ridge regression on its mean token, half of the images to fit, half to test).",
+        ),
+    ]
+    sick = [
+        (name, b.name, len(b.channels.dead), len(b.channels.exploding), b.channels.channels)
+        for name, layers in blocks.items()
+        for b in layers
+        if b.channels.dead or b.channels.exploding
+    ]
+    if sick:
+        parts.append(Table(("network", "block", "dead", "exploding", "of channels"), sick, "Blocks with sick channels"))
+    else:
+        parts.append(Text("No block has a dead or an exploding channel."))
+    return Section(
+        "Features in numbers", parts, "Is the width used, do tokens stay apart, where does the class appear?"
+    )
+
+
+def feature_maps(d: Diagnosis) -> Section | None:
+    """Token maps of three blocks (T2T's figure 2), and the mean map of each convolution of a CNN (the paper's figure 5)."""
+    number = _example_numbers(d)[:1]
+    images = d.normalized(number)
+    source = _shown(d, int(number[0]))
+    seen = capture_batch(d.subject.model, images)
+    parts: list = []
+    names = list(seen.blocks)
+    for i in _spread(len(names), 3) if names else []:
+        try:
+            tokens, layout = as_tokens(d.subject.model, seen.blocks[names[i]], tuple(images.shape[-2:]))
+        except UserError:
+            continue
+        maps = token_maps(tokens, layout)[0].cpu()
+        health = judge_channels(maps.abs().flatten(1).amax(dim=1))
+        pictures = [source] + [
+            Picture(
+                _grey(maps[c]),
+                f"{c}" + (" dead" if c in health.dead else " exploding" if c in health.exploding else ""),
+                48,
+            )
+            for c in _spread(len(maps), CHANNELS)
+        ]
+        parts.append(Strip([pictures], f"Channels after {names[i]}, each on its own scale."))
+    if not d.has_attention:
+        maps = conv_maps(d.subject.model, images)
+        pictures = [source] + [
+            Picture(_grey(one[0].cpu()), name, TILE) for name, one in list(maps.items())[: LAYERS * 2]
+        ]
+        parts.append(
+            Strip(
+                [pictures],
+                "Each convolution, averaged over its channels, in a real forward pass (the paper's figure 5).",
+            )
+        )
+    return Section(f"Feature maps: {d.name}", parts, "What do its channels hold for one picture?")
+
+
+def _grey(one: Tensor) -> np.ndarray:
+    one = one.float()
+    low, high = one.min(), one.max()
+    return ((one - low) / (high - low).clamp(min=1e-12) * 255).to(torch.uint8).numpy()
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Likeness
+
+
+def likeness(results: list[Diagnosis]) -> Section | None:
+    first, last = results[0], results[-1]
+    cka = first.cka
+    if cka is None:
+        return None
+    svg = plots.cka_heat_map(cka.matrix.cpu(), cka.rows, cka.columns, row_title=first.name, column_title=last.name)
+    caption = f"CKA of every pair of layers, unbiased, over {cka.images:,} images in {cka.batches} batches. 1: the same up to rotation and scale."
+    parts: list = [Chart(svg, caption)]
+    match = first.match
+    if match is not None:
+        svg = plots.best_match(match, rows=first.name, columns=last.name)
+        parts.append(
+            Chart(
+                svg,
+                f"Which depth of {last.name} each layer of {first.name} resembles most; larger dots are more alike.",
+            )
+        )
+        quarters = [
+            (f"quarter {q + 1} of {first.name}", *(f"{x:.2f}" for x in row))
+            for q, row in enumerate(match.block_means.tolist())
+        ]
+        head = ("mean CKA with", f"lower half of {last.name}", f"upper half of {last.name}")
+        parts.append(
+            Table(
+                head,
+                quarters,
+                "A ViT that trains well is like the lower half first, like the upper half next, like neither at its top.",
+            )
+        )
+        needed = "never" if match.depth_needed is None else f"{match.depth_needed:.2f}"
+        parts.append(
+            Facts(
+                {
+                    "monotonicity": f"{match.monotonicity:.2f} (rank correlation of a layer's depth and its match's; 1: it follows layer by layer)",
+                    "unmatched top quarter": f"{match.unmatched_top_quarter:.2f} (1 less the mean best CKA of its top layers)",
+                    "depth needed": f"{needed} (the depth at which its match reaches the middle of {last.name})",
+                }
+            )
+        )
+    return Section("Likeness of layers", parts, "Which layers compute the same thing?")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Predictions and training
+
+
+def predictions_section(d: Diagnosis, *, alone: bool) -> Section | None:
+    if d.evaluation is None:
+        return None
+    caption = f"Reliability: {d.evaluation.ece:.3f} is the mean distance from the diagonal (ECE). Below it, the model is overconfident."
+    parts = [
+        Chart(plots.reliability(d.reliability), caption),
+        *validation_parts(d.evaluation),
+        *picture_parts(d.measurements.logits, d.pixels, d.pictures.class_names),
+    ]
+    return Section(_title("Predictions", d, alone), parts, "What does it get wrong, and does it know?")
+
+
+def training_section(d: Diagnosis, *, alone: bool) -> Section | None:
+    run = d.subject.run
+    if run is None or not run.metrics():
+        return None
+    parts: list = learning_charts(run)
+    if not run.gradients():
+        parts.append(Text("This run has no log of gradient norms: it was trained by an earlier version."))
+    return Section(_title("Training", d, alone), parts)
+
+
+def left_out(results: list[Diagnosis]) -> Section | None:
+    parts: list = []
+    for d in results:
+        reasons = {part: reason for part, reason in d.works.items() if reason}
+        if reasons:
+            parts.append(Table((d.name, "why not"), list(reasons.items())))
+        parts += [Text(f"{d.name}: {note}") for note in d.notes]
+    return Section("What could not be measured", parts)
+
+
+def about() -> Section:
+    made = references()["provenance"]
+    text = (
+        "The ranges of the verdict are numbers of our own small runs, none is invented: "
+        f"{made['command']}, {made['date']}, torch {made['torch']}, timm {made['timm']}. "
+        "The raw numbers of this page lie beside it as .json and .npz."
+    )
+    datasets = [
+        (dataset["title"], run["kind"], run["seed"], run["epochs"], percent(run["accuracy"]), f"{run['parameters']:,}")
+        for dataset in references()["datasets"]
+        for run in dataset["runs"]
+    ]
+    table = Table(("data", "network", "seed", "epochs", "accuracy", "parameters"), datasets, "The reference runs")
+    return Section("Where the ranges come from", [Text(text), table])

@@ -1,0 +1,311 @@
+"""Charts as SVG text: the only file that imports matplotlib.
+
+Backgrounds are transparent and text and axes are drawn in `currentColor`, so an SVG put into a page is right in light and dark.
+Series colours were chosen for contrast against both. Text stays text: class names in any script are the browser's to draw.
+"""
+
+import io
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from itertools import count
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+
+SERIES = ("#3987e5", "#d95926", "#199e70", "#c98500", "#9085e9", "#d55181", "#6b8e23", "#00a3a3")
+INK = "#010203"  # stands for currentColor
+MAP = "magma"
+LABELLED = 24  # more rows or columns than this are numbered, not named
+WIDTH, HEIGHT = 5.2, 3.3  # inches
+STYLE = {
+    "svg.fonttype": "none",
+    "text.parse_math": False,  # a class may be called $5
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "axes.unicode_minus": False,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.prop_cycle": mpl.cycler(color=SERIES),
+    "lines.linewidth": 1.6,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    **dict.fromkeys(
+        ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "grid.color"), INK
+    ),
+}
+_numbers = count()
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Curves
+
+
+def lines(
+    xs: Sequence[float],
+    series: Mapping[str, Sequence[float | None]],
+    *,
+    x: str,
+    y: str,
+    unit: bool = False,
+    dashed: Mapping[str, float] | None = None,
+) -> str:
+    """Curves over common positions; `unit` fixes the axis to 0..1, `dashed` are named levels to compare with."""
+
+    def draw(ax) -> None:
+        for name, values in series.items():
+            values = [np.nan if value is None else value for value in values]
+            ax.plot(xs[: len(values)], values, label=name, marker="o", markersize=3 if len(values) <= 30 else 0)
+        _levels(ax, dashed)
+        _finish(ax, x, y, unit=unit, legend=len(series) > 1 or bool(dashed))
+
+    return _draw(draw)
+
+
+def layer_lines(
+    series: Mapping[str, Sequence[float | None]],
+    *,
+    y: str,
+    unit: bool = False,
+    dashed: Mapping[str, float] | None = None,
+) -> str:
+    """Curves over depth, one point per layer. Networks of different depths share the axis from the first layer to the last."""
+
+    def draw(ax) -> None:
+        deepest = max(map(len, series.values()))
+        for name, values in series.items():
+            values = [np.nan if value is None else value for value in values]
+            at = np.linspace(1, deepest, len(values)) if len(values) > 1 else [1]
+            ax.plot(at, values, label=name, marker="o", markersize=3.5)
+        _levels(ax, dashed)
+        ax.set_xticks(_some(range(1, deepest + 1), 12))
+        same = len({len(values) for values in series.values()}) == 1
+        _finish(
+            ax,
+            "layer" if same else "depth (layers of the deeper network)",
+            y,
+            unit=unit,
+            legend=len(series) > 1 or bool(dashed),
+        )
+
+    return _draw(draw)
+
+
+def head_values(
+    series: Mapping[str, Sequence[Sequence[float]]], *, y: str, dashed: Mapping[str, float] | None = None
+) -> str:
+    """One dot per head and layer, and the mean of each layer as a line."""
+
+    def draw(ax) -> None:
+        deepest = max(map(len, series.values()))
+        for colour, (name, layers) in zip(_colours(len(series)), series.items(), strict=True):
+            at = np.linspace(1, deepest, len(layers)) if len(layers) > 1 else [1]
+            for place, heads in zip(at, layers, strict=True):
+                ax.scatter([place] * len(heads), heads, s=14, color=colour, alpha=0.55, linewidths=0)
+            ax.plot(at, [np.nanmean(heads) for heads in layers], color=colour, label=name)
+        _levels(ax, dashed)
+        ax.set_xticks(_some(range(1, deepest + 1), 12))
+        ax.set_ylim(bottom=0)
+        _finish(ax, "layer (a dot per head)", y, legend=len(series) > 1 or bool(dashed))
+
+    return _draw(draw)
+
+
+def best_match(match, *, rows: str, columns: str) -> str:
+    """Which depth of the other network each layer resembles most, and how much."""
+
+    def draw(ax) -> None:
+        depth = np.linspace(0, 1, len(match.peak))
+        ax.plot([0, 1], [0, 1], color=INK, alpha=0.3, linewidth=1, linestyle="--", label="same depth")
+        ax.plot(depth, match.soft_depth, color=SERIES[1], label="mean depth, weighted by CKA")
+        ax.plot(depth, match.best_match_depth, color=SERIES[0], label="best match")
+        ax.scatter(depth, match.best_match_depth, s=8 + 60 * np.clip(match.peak, 0, 1), color=SERIES[0], linewidths=0)
+        ax.set_xlim(-0.03, 1.03)
+        _finish(ax, f"depth of {rows}", f"depth of {columns}", unit=True, legend=True)
+
+    return _draw(draw)
+
+
+def gradient_norms(records: Sequence[dict]) -> str:
+    """Gradient norm of every layer (colour: depth) over the steps, on a logarithmic axis."""
+
+    def draw(ax) -> None:
+        layers = list(records[-1]["norms"])
+        colours = mpl.colormaps["viridis"](np.linspace(0.1, 0.9, len(layers)))
+        named = set(_some(layers, 6))
+        for colour, layer in zip(colours, layers, strict=True):
+            norms = [record["norms"].get(layer, np.nan) or np.nan for record in records]
+            steps = [record["step"] for record in records]
+            ax.plot(
+                steps,
+                norms,
+                color=colour,
+                label=layer if layer in named else None,
+                linewidth=1.3,
+                marker="o",
+                markersize=2,
+            )
+        if any(norm > 0 for record in records for norm in record["norms"].values()):
+            ax.set_yscale("log")
+        _finish(ax, "step", "gradient norm", legend=True)
+
+    return _draw(draw)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Matrices
+
+
+def cka_heat_map(matrix, rows: Sequence[str], columns: Sequence[str], *, row_title: str, column_title: str) -> str:
+    """CKA of every pair of layers; depth grows upwards and to the right, as in the paper. Undefined pairs stay empty."""
+
+    def draw(ax) -> None:
+        image = ax.imshow(np.asarray(matrix), cmap=MAP, vmin=0, vmax=1, origin="lower", aspect="auto")
+        _name_axis(ax.set_xticks, columns, rotate=True)
+        _name_axis(ax.set_yticks, rows)
+        _bar(ax, image, "CKA")
+        _frame(ax, column_title, row_title)
+
+    return _draw(draw, height=4.2)
+
+
+def confusion(counts: np.ndarray, class_names: Sequence[str]) -> str:
+    """Shares of each true class; numbers are written in where there is room."""
+
+    def draw(ax) -> None:
+        totals = counts.sum(axis=1, keepdims=True)
+        shares = counts / np.maximum(totals, 1)
+        image = ax.imshow(shares, cmap=MAP, vmin=0, vmax=1)
+        _name_axis(ax.set_xticks, class_names, rotate=True)
+        _name_axis(ax.set_yticks, class_names)
+        if len(counts) <= 12:
+            for (i, j), number in np.ndenumerate(counts):
+                if number:
+                    ink = "#000000" if shares[i, j] > 0.6 else "#ffffff"
+                    ax.text(j, i, str(number), ha="center", va="center", fontsize=7, color=ink)
+        _bar(ax, image, "share of the true class")
+        _frame(ax, "prediction", "truth")
+
+    return _draw(draw, height=4.2)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Predictions
+
+
+def reliability(curve) -> str:
+    """Accuracy against confidence: bars below the diagonal are overconfident. The dots' size is the number of images."""
+
+    def draw(ax) -> None:
+        bins = len(curve.counts)
+        centres = (np.arange(bins) + 0.5) / bins
+        used = np.asarray(curve.counts) > 0
+        accuracy, confidence = np.asarray(curve.accuracy), np.asarray(curve.confidence)
+        ax.bar(centres[used], accuracy[used], width=0.9 / bins, color=SERIES[0], alpha=0.55, label="accuracy")
+        sizes = 10 + 120 * np.asarray(curve.shares)[used]
+        ax.scatter(
+            confidence[used], accuracy[used], s=sizes, color=SERIES[1], linewidths=0, zorder=3, label="mean of a bin"
+        )
+        ax.plot([0, 1], [0, 1], color=INK, alpha=0.5, linewidth=1, linestyle="--", label="calibrated")
+        ax.set_xlim(0, 1)
+        _finish(ax, "confidence", "accuracy", unit=True, legend=True)
+
+    return _draw(draw)
+
+
+def class_accuracy(per_class: Sequence[dict], *, shown: int = 20) -> str:
+    """Accuracy per class with its interval, the worst classes first."""
+    rows = sorted((row for row in per_class if row["images"]), key=lambda row: row["accuracy"])[:shown]
+
+    def draw(ax) -> None:
+        places = np.arange(len(rows))[::-1]
+        values = np.array([row["accuracy"] for row in rows])
+        low, high = np.array([row["interval"] for row in rows]).T
+        spread = np.maximum([values - low, high - values], 0)  # rounding can put a bound a hair inside
+        ax.errorbar(values, places, xerr=spread, fmt="o", color=SERIES[0], markersize=4, elinewidth=1.3)
+        ax.set_yticks(places, [_short(row["name"]) for row in rows])
+        ax.set_xlim(-0.02, 1.02)
+        _finish(ax, "accuracy", "")
+
+    return _draw(draw, height=max(1.6, 0.55 + 0.24 * len(rows)))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Drawing
+
+
+def _draw(draw, *, height: float = HEIGHT) -> str:
+    """An SVG for a page: ids that no other chart has, text in the page's colour, no size but its proportions."""
+    with mpl.rc_context(STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph")  # measured with a font that lacks it; the browser has others
+        figure = Figure(figsize=(WIDTH, height), layout="constrained")
+        FigureCanvasSVG(figure)
+        draw(figure.add_subplot())
+        buffer = io.StringIO()
+        figure.savefig(
+            buffer, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        )
+    svg = buffer.getvalue()
+    svg = svg[svg.index("<svg") :].replace(INK, "currentColor")
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(
+        r'(<svg[^>]*?) width="[^"]*"', r"\1", re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1), count=1
+    )
+    svg = re.sub(r"(-?\d+\.\d{2})\d+", r"\1", svg)
+    prefix = f"chart{next(_numbers)}-"
+    return re.sub(r'(\bid="|url\(#|href="#)', rf"\1{prefix}", svg)
+
+
+def _finish(ax, x: str, y: str, *, unit: bool = False, legend: bool = False) -> None:
+    if unit:
+        ax.set_ylim(-0.02, 1.02)
+    ax.set_xlabel(x)
+    ax.set_ylabel(y)
+    ax.grid(alpha=0.15, linewidth=0.8)
+    ax.set_axisbelow(True)
+    if legend:
+        ax.legend()
+
+
+def _frame(ax, x: str, y: str) -> None:
+    ax.set_xlabel(x)
+    ax.set_ylabel(y)
+    ax.spines[:].set_visible(False)
+
+
+def _bar(ax, image, label: str) -> None:
+    bar = ax.figure.colorbar(image, ax=ax, fraction=0.05, pad=0.02)
+    bar.outline.set_visible(False)
+    bar.set_label(label)
+
+
+def _levels(ax, dashed: Mapping[str, float] | None) -> None:
+    for (name, level), style in zip((dashed or {}).items(), ("--", ":", "-."), strict=False):
+        ax.axhline(level, color=INK, alpha=0.5, linewidth=1, linestyle=style, label=name)
+
+
+def _name_axis(set_ticks, names: Sequence[str], *, rotate: bool = False) -> None:
+    if len(names) <= LABELLED:
+        set_ticks(
+            range(len(names)), [_short(name) for name in names], fontsize=7, **(dict(rotation=90) if rotate else {})
+        )
+    else:
+        places = _some(range(len(names)), 8)
+        set_ticks(places, [str(place + 1) for place in places])
+
+
+def _short(name: str, limit: int = 22) -> str:
+    return name if len(name) <= limit else f"{name[: limit // 2]}…{name[-(limit // 2 - 1) :]}"
+
+
+def _some(items: Sequence, most: int) -> list:
+    """At most so many of the items, spread evenly, the first and the last among them."""
+    items = list(items)
+    if len(items) <= most:
+        return items
+    return [items[i] for i in np.linspace(0, len(items) - 1, most).round().astype(int)]
+
+
+def _colours(number: int) -> list[str]:
+    return [SERIES[i % len(SERIES)] for i in range(number)]

@@ -1,0 +1,368 @@
+"""The verdict: plain sentences, each with its number, the range to hold it against, and what to try.
+
+Every range is measured: references.json holds the numbers of small runs of ours with their provenance, as written by
+benchmarks/reference_ranges.py. "Healthy" are the kinds of network all of whose runs reached more than every run of the plain ViT on
+the same data. A number within their range is fine. Outside it, on the bad side, it is a problem when it lies nearer to the plain
+ViT's range than to theirs, and else something to watch. Where the two ranges meet, the number does not tell good from bad on
+that data: it is fine within both, and never a problem.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from math import log10
+
+import torch
+
+from vitling.diagnose.diagnosis import Diagnosis
+
+PLAIN = "plain ViT"
+WITHOUT_ATTENTION = "CNN"
+LOCALITY = (
+    "a network with convolutions in its patches and MLPs (model=dhvt_nano), or method=bootstrap, which teaches locality"
+)
+
+
+@dataclass
+class Indicator:
+    """One number of a diagnosis, and how to read it."""
+
+    name: str
+    value: Callable[[Diagnosis], float | None]
+    sentence: str  # what it says, with {value}
+    bad: str  # "high" or "low"
+    advice: str
+    of_the_data: bool = False  # depends so much on the data that it is judged on the reference data only
+    tokens: bool = True  # judged against networks of the same kind only: tokens and CNN maps are not alike
+
+
+@dataclass
+class Finding:
+    """A sentence of the verdict."""
+
+    name: str
+    state: str  # problem | watch | ok
+    value: float
+    sentence: str
+    reference: str  # the range, and where it comes from
+    advice: str = ""  # empty where there is nothing to do
+
+
+def _first_quarter(items: list) -> list:
+    return items[: max(1, round(len(items) / 4))]
+
+
+def _mean(values: list[float | None]) -> float | None:
+    values = [float(value) for value in values if value is not None]
+    return sum(values) / len(values) if values else None
+
+
+def early_distance(d: Diagnosis) -> float | None:
+    """How far the first quarter of the layers looks, as a share of what looking everywhere alike would give."""
+    layers = [a for a in _first_quarter(d.measurements.attention) if a.distance_of_image is not None]
+    return _mean([a.distance_of_image.mean().item() / a.uniform_distance_of_image for a in layers])
+
+
+def early_rank(d: Diagnosis) -> float | None:
+    return _mean([b.ranks.effective / b.channels.channels for b in _first_quarter(d.measurements.blocks)])
+
+
+def late_rank(d: Diagnosis) -> float | None:
+    return _mean([b.ranks.effective / b.channels.channels for b in d.measurements.blocks[-1:]])
+
+
+def late_similarity(d: Diagnosis) -> float | None:
+    return _mean([b.token_similarity for b in d.measurements.blocks[-1:]])
+
+
+def diversity(d: Diagnosis) -> float | None:
+    return _mean([a.diversity for a in d.measurements.attention if a.diversity == a.diversity])
+
+
+def early_probe(d: Diagnosis) -> float | None:
+    return _mean([b.probe.test_accuracy for b in _first_quarter(d.measurements.blocks) if b.probe])
+
+
+def dead_channels(d: Diagnosis) -> float | None:
+    return max((len(b.channels.dead) / b.channels.channels for b in d.measurements.blocks), default=None)
+
+
+def exploding_channels(d: Diagnosis) -> float | None:
+    return max((len(b.channels.exploding) / b.channels.channels for b in d.measurements.blocks), default=None)
+
+
+def gradient_spread(d: Diagnosis) -> float | None:
+    """Orders of magnitude between the largest and the smallest gradient norm of a layer, in the last record."""
+    records = d.subject.run.gradients() if d.subject.run else []
+    norms = [norm for norm in records[-1]["norms"].values() if norm > 0] if records else []
+    return log10(max(norms) / min(norms)) if norms else None
+
+
+INDICATORS = [
+    Indicator(
+        "accuracy",
+        lambda d: d.evaluation and d.evaluation.top1,
+        "It is right on {value:.0%} of the held-out images.",
+        "low",
+        "read on: the numbers below say where it is lost.",
+        of_the_data=True,
+    ),
+    Indicator(
+        "early probe",
+        early_probe,
+        "A linear classifier on the first quarter of its layers gets {value:.0%} right.",
+        "low",
+        f"early layers hold little that tells the classes apart; try {LOCALITY}.",
+        of_the_data=True,
+    ),
+    Indicator(
+        "early rank",
+        early_rank,
+        "The first quarter of its layers uses {value:.2f} of its channels (effective rank over channels).",
+        "low",
+        f"early tokens repeat each other; try {LOCALITY}.",
+    ),
+    Indicator(
+        "early attention distance",
+        early_distance,
+        "The first quarter of its layers looks {value:.2f} times as far as heads that look everywhere alike.",
+        "high",
+        f"early layers have not learned to look near; try {LOCALITY}.",
+    ),
+    Indicator(
+        "late rank",
+        late_rank,
+        "The last block uses {value:.2f} of its channels.",
+        "low",
+        "the network is wider than what it has learned; train longer, or lower model_args.embed_dim.",
+    ),
+    Indicator(
+        "token similarity",
+        late_similarity,
+        "Two tokens of an image have a cosine similarity of {value:.2f} after the last block.",
+        "high",
+        "tokens are smoothed into one; try fewer blocks (model_args.depth) or method=token_labeling, which gives each token its own label.",
+    ),
+    Indicator(
+        "head diversity",
+        diversity,
+        "The heads of a layer differ by {value:.2f} on average (0: all do the same).",
+        "low",
+        "heads repeat each other; try fewer (model_args.num_heads), or dhvt_nano, whose head tokens let heads interact.",
+    ),
+    Indicator(
+        "dead channels",
+        dead_channels,
+        "Up to {value:.1%} of the channels of a block are dead.",
+        "high",
+        "lower optim.lr or lengthen optim.warmup_epochs; a narrower network (model_args.embed_dim) loses nothing.",
+    ),
+    Indicator(
+        "exploding channels",
+        exploding_channels,
+        "Up to {value:.1%} of the channels of a block drown the others.",
+        "high",
+        "lower optim.lr, or set optim.clip_grad=1.",
+    ),
+    Indicator(
+        "generalisation gap",
+        lambda d: d.gap and d.gap.difference,
+        "It is better on training images than on held-out ones by {value:.3f} in accuracy.",
+        "high",
+        "it learns by heart: try augment.randaugment=rand-m9-mstd0.5-inc1, method_args.mixup=0.8 or a smaller network.",
+        tokens=False,
+    ),
+    Indicator(
+        "calibration error",
+        lambda d: d.evaluation and d.evaluation.ece,
+        "Its confidence misses its accuracy by {value:.3f} on average (ECE).",
+        "high",
+        "do not read its probabilities as chances; try method_args.label_smoothing=0.1 or fewer epochs.",
+        tokens=False,
+    ),
+    Indicator(
+        "sharpness",
+        lambda d: d.sharpness,
+        "The loss rises by {value:.3f} within a step of 0.05 uphill.",
+        "high",
+        "a sharp minimum seldom generalises; try optim.sam_rho=0.05 or a larger optim.weight_decay.",
+    ),
+    Indicator(
+        "gradient spread",
+        gradient_spread,
+        "Gradient norms of its layers lie {value:.1f} orders of magnitude apart at the end of training.",
+        "high",
+        "some layers hardly learn; lengthen optim.warmup_epochs, or lower optim.lr.",
+    ),
+]
+
+
+def indicators(d: Diagnosis) -> dict[str, float | None]:
+    """The numbers that the verdict looks at; None where one could not be measured."""
+    return {indicator.name: indicator.value(d) for indicator in INDICATORS}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# References
+
+
+@cache
+def references() -> dict:
+    """Our own runs, as benchmarks/reference_ranges.py recorded them."""
+    return json.loads(resources.files("vitling.diagnose").joinpath("references.json").read_text(encoding="utf-8"))
+
+
+def nearest_reference(d: Diagnosis) -> tuple[dict, bool]:
+    """The reference dataset to compare with: the very same data, or else the one with images of the nearest size."""
+    datasets = references()["datasets"]
+    for dataset in datasets:
+        if dataset["name"] == d.pictures.data:
+            return dataset, True
+    side = max(d.subject.preprocessing.size)
+    return min(datasets, key=lambda dataset: abs(log10(dataset["image_size"] / side))), False
+
+
+def healthy_kinds(dataset: dict) -> list[str]:
+    """Kinds of token networks all of whose runs reached more than every plain ViT on the same data."""
+    best_plain = max(run["accuracy"] for run in dataset["runs"] if run["kind"] == PLAIN)
+    kinds = dict.fromkeys(run["kind"] for run in dataset["runs"] if run["kind"] not in (PLAIN, WITHOUT_ATTENTION))
+    return [kind for kind in kinds if min(r["accuracy"] for r in dataset["runs"] if r["kind"] == kind) > best_plain]
+
+
+def _values(dataset: dict, kinds: list[str], name: str) -> list[float]:
+    found = [run["indicators"].get(name) for run in dataset["runs"] if run["kind"] in kinds]
+    return [value for value in found if value is not None]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Judging
+
+
+def judge(d: Diagnosis, other: Diagnosis | None = None) -> list[Finding]:
+    """The findings, problems first."""
+    dataset, same_data = nearest_reference(d)
+    findings = [
+        finding for indicator in INDICATORS if (finding := _judge(indicator, d, dataset, same_data)) is not None
+    ]
+    findings += [finding for finding in (still_rising(d), resemblance(d, other)) if finding is not None]
+    order = ("problem", "watch", "ok")
+    return sorted(findings, key=lambda finding: order.index(finding.state))
+
+
+def _judge(indicator: Indicator, d: Diagnosis, dataset: dict, same_data: bool) -> Finding | None:
+    value = indicator.value(d)
+    if value is None or value != value or (indicator.of_the_data and not same_data):
+        return None
+    healthy = healthy_kinds(dataset) if d.has_attention else [WITHOUT_ATTENTION]
+    if not indicator.tokens:
+        healthy = [*healthy, WITHOUT_ATTENTION] if d.has_attention else healthy
+    good, plain = _values(dataset, healthy, indicator.name), _values(dataset, [PLAIN], indicator.name)
+    if not good:
+        return None
+    state = classify(value, good, plain if d.has_attention else [], indicator.bad)
+    return Finding(
+        name=indicator.name,
+        state=state,
+        value=value,
+        sentence=indicator.sentence.format(value=value),
+        reference=_reference(indicator, good, plain if d.has_attention else [], healthy, dataset, same_data),
+        advice=indicator.advice if state != "ok" else "",
+    )
+
+
+def classify(value: float, good: list[float], plain: list[float], bad: str) -> str:
+    """problem, watch or ok, by the ranges of the good and of the plain runs; `bad` is the side where numbers are bad."""
+    sign = 1 if bad == "high" else -1
+    value, good, plain = sign * value, [sign * x for x in good], [sign * x for x in plain]
+    apart = _apart(good, plain, "high")
+    edge = max(good) if apart else max(good + plain)
+    if value <= edge:
+        return "ok"
+    return "problem" if apart and value > (edge + min(plain)) / 2 else "watch"
+
+
+def _apart(good: list[float], plain: list[float], bad: str) -> bool:
+    """Whether every plain run lies on the bad side of every good one."""
+    return bool(plain) and (min(plain) > max(good) if bad == "high" else max(plain) < min(good))
+
+
+def _reference(
+    indicator: Indicator, good: list[float], plain: list[float], healthy: list[str], dataset: dict, same_data: bool
+) -> str:
+    def span(values: list[float]) -> str:
+        low, high = min(values), max(values)
+        return f"{low:.2g}" if f"{low:.2g}" == f"{high:.2g}" else f"{low:.2g} to {high:.2g}"
+
+    text = f"{' and '.join(healthy)}: {span(good)}"
+    text += f"; {PLAIN}: {span(plain)}" if plain else ""
+    hint = "" if same_data else "; other data than yours, so take it as a hint"
+    overlap = ", too alike to tell good from bad" if plain and not _apart(good, plain, indicator.bad) else ""
+    return f"Measured: {text}{overlap} ({len(good) + len(plain)} runs of ours on {dataset['title']}{hint})."
+
+
+def still_rising(d: Diagnosis) -> Finding | None:
+    """Whether validation accuracy rose in the last quarter of training by more than its uncertainty."""
+    records = d.subject.run.metrics() if d.subject.run else []
+    if len(records) < 8 or d.subject.run.info.get("data") is None:
+        return None
+    images = d.subject.run.info["data"]["val_images"]
+    accuracy = torch.tensor([record["val_top1"] for record in records], dtype=torch.float64)
+    quarter = len(records) // 4
+    before, after = accuracy[-2 * quarter : -quarter].mean().item(), accuracy[-quarter:].mean().item()
+    uncertainty = 1.96 * (max(after * (1 - after), 1 / images) / images) ** 0.5
+    rises = after - before > uncertainty
+    return Finding(
+        name="still rising",
+        state="watch" if rises else "ok",
+        value=after - before,
+        sentence=f"From the third to the last quarter of training, validation accuracy changed by {after - before:+.3f}.",
+        reference=f"Within ±{uncertainty:.3f} it would be chance (95 %, {images} validation images of this run).",
+        advice=f"it was still learning; train longer (epochs={2 * records[-1]['epoch']})." if rises else "",
+    )
+
+
+def resemblance(d: Diagnosis, other: Diagnosis | None) -> Finding | None:
+    """How a ViT's layers follow those of a CNN: the paper's sign of a ViT that trains well."""
+    if other is None or d.match is None or not d.has_attention or other.has_attention:
+        return None
+    dataset, same_data = nearest_reference(d)
+    healthy = healthy_kinds(dataset)
+    value = 1 - d.match.unmatched_top_quarter
+    good, plain = _values(dataset, healthy, "peak with CNN"), _values(dataset, [PLAIN], "peak with CNN")
+    if not good:
+        return None
+    indicator = Indicator(
+        "peak with CNN",
+        lambda d: value,
+        "",
+        "low",
+        f"its top layers see what no layer of the CNN sees; try {LOCALITY}.",
+    )
+    state = classify(value, good, plain, "low")
+    return Finding(
+        name=indicator.name,
+        state=state,
+        value=value,
+        sentence=f"The top quarter of its layers resembles its best match in {other.name} by {value:.2f} (CKA).",
+        reference=_reference(indicator, good, plain, healthy, dataset, same_data),
+        advice=indicator.advice if state != "ok" else "",
+    )
+
+
+def headline(d: Diagnosis) -> str:
+    """The verdict in one sentence."""
+    if not d.findings:
+        return "Nothing could be compared with a reference; the numbers are below."
+    problems = [finding for finding in d.findings if finding.state == "problem"]
+    watched = [finding for finding in d.findings if finding.state == "watch"]
+    if problems:
+        what = ", ".join(finding.name for finding in problems[:4])
+        return f"{len(problems)} of {len(d.findings)} numbers are like those of a plain ViT that learned badly: {what}."
+    if watched:
+        what = ", ".join(finding.name for finding in watched[:4])
+        return (
+            f"Sound, but for {len(watched)} of {len(d.findings)} numbers outside the range of our healthy runs: {what}."
+        )
+    return f"Sound: all {len(d.findings)} numbers lie in the range of our healthy runs."

@@ -1,0 +1,284 @@
+"""One self-contained HTML page: opens offline, in light and dark, on paper and on a phone. No script, no request.
+
+A page is a list of sections and a section a list of parts: text, facts, findings, tables, charts (inline SVG) and strips of
+pictures (PNG as data URIs). `write_run_page` writes the page of a training run; `vitling.diagnose` builds its own.
+"""
+
+import base64
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+import vitling
+from vitling.files import write_text
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a page is made of. `kind` names the part's macro in the template.
+
+
+@dataclass
+class Text:
+    """A paragraph."""
+
+    text: str
+    kind = "text"
+
+
+@dataclass
+class Facts:
+    """Names and values, in two columns."""
+
+    facts: dict[str, object]
+    kind = "facts"
+
+
+@dataclass
+class Findings:
+    """Sentences of a verdict, each with its state: "problem", "watch" or "ok"."""
+
+    findings: list
+    kind = "findings"
+
+
+@dataclass
+class Table:
+    """Rows under a head; numbers are right-aligned."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[object]]
+    caption: str = ""
+    kind = "table"
+
+
+@dataclass
+class Chart:
+    """An SVG of `vitling.diagnose.plots`, and what to see in it."""
+
+    svg: str
+    caption: str
+    kind = "chart"
+
+
+@dataclass
+class Picture:
+    """One small picture: uint8 pixels, (height, width) or (height, width, 3), shown `width` CSS pixels wide."""
+
+    pixels: np.ndarray
+    label: str = ""
+    width: int = 96
+
+    @property
+    def data_uri(self) -> str:
+        buffer = io.BytesIO()
+        Image.fromarray(self.pixels).save(buffer, "PNG", optimize=True)
+        return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+    @property
+    def is_coarse(self) -> bool:
+        """Whether it is enlarged so much that its pixels had better be seen as squares."""
+        return self.pixels.shape[1] < self.width
+
+
+@dataclass
+class Strip:
+    """Rows of pictures side by side; a row wraps where the page is narrow."""
+
+    rows: list[list[Picture]]
+    caption: str = ""
+    kind = "strip"
+
+
+@dataclass
+class Code:
+    """Text to copy: a command, a recipe. Folded away under its title where it has one."""
+
+    text: str
+    title: str = ""
+    kind = "code"
+
+
+@dataclass
+class Section:
+    """A heading and its parts."""
+
+    title: str
+    parts: list = field(default_factory=list)
+    lead: str = ""  # one sentence: what the section answers
+
+    @property
+    def anchor(self) -> str:
+        return "".join(c if c.isalnum() else "-" for c in self.title.lower())
+
+
+@dataclass
+class Page:
+    """A whole page."""
+
+    title: str
+    sections: list[Section]
+    subtitle: str = ""
+
+
+def render(page: Page) -> str:
+    """The page as HTML."""
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    template = resources.files("vitling").joinpath("templates/report.html.j2").read_text(encoding="utf-8")
+    written = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+    return environment.from_string(template).render(page=page, version=vitling.__version__, written=written)
+
+
+def write_page(page: Page, path: str | Path) -> Path:
+    """Write the page; a reader finds the old one or the new one, never a part."""
+    write_text(path, render(page))
+    return Path(path)
+
+
+def as_picture(pixels, label: str = "", width: int = 96) -> Picture:
+    """A (C, H, W) uint8 tensor as a picture; two channels show the first, more than three the first three."""
+    pixels = np.asarray(pixels)
+    pixels = pixels[0] if len(pixels) < 3 else pixels[:3].transpose(1, 2, 0)
+    return Picture(np.ascontiguousarray(pixels), label, width)
+
+
+def percent(share: float | None) -> str:
+    return "–" if share is None else f"{100 * share:.1f} %"
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# A training run
+
+SHOWN = 12  # pictures in a strip
+
+
+def write_run_page(run, *, reading=None) -> Path:
+    """Write RUN/report.html: curves, confusion, mistakes, and everything needed to repeat the run."""
+    return write_page(run_page(run, reading=reading), run.path / "report.html")
+
+
+def run_page(run, *, reading=None) -> Page:
+    """The page of a run that has validated at least once; pictures and confusion are of its validation split."""
+    from vitling.data.prepare import Reading, load_split, open_recipe_data, split_training
+    from vitling.evaluate import measure, predict_logits
+    from vitling.recipe import to_yaml
+
+    reading, info, recipe = reading or Reading(), run.info, run.recipe
+    seen = run.preprocessing()
+    _, val = split_training(open_recipe_data(recipe, reading), recipe)
+    source = load_split(val, "val", reading=reading, **seen.fit_args())
+    logits = predict_logits(run.load_model("best"), source, seen)
+    result = measure(logits, source.labels, run.class_names, data=info["data"]["name"], split="val")
+    best, data, environment = info["best"], info["data"], info["environment"]
+    low, high = result.top1_interval
+    summary = {
+        "validation accuracy": f"{percent(result.top1)} of {result.images:,} images (95 % interval {100 * low:.1f} to {100 * high:.1f})",
+        "best epoch": f"{best['epoch']} of {info['epochs_trained']}; it was chosen by this number, so expect a little less on new images",
+        "model": f"{recipe.model}, {info['parameters'] / 1e6:.2f} M parameters, trained by {recipe.method}",
+        "data": f"{data['name']}: {data['train_images']:,} training and {data['val_images']:,} validation images, {len(run.class_names)} classes",
+        "stopped": f"{info['stopped']}, after {info['wall_seconds']:.0f} s",
+    }
+    origin = {
+        "data fingerprint": data["fingerprint"],
+        "seed": recipe.seed,
+        "precision": info["precision"],
+        **{name: value for name, value in environment.items() if name != "command"},
+    }
+    return Page(
+        title=f"{recipe.model} on {data['name']}",
+        subtitle=f"Training run {run.path.name}: {percent(result.top1)} on validation",
+        sections=[
+            Section("Summary", [Facts(summary)]),
+            Section("Learning curves", learning_charts(run), "Did it learn, and did it stop learning?"),
+            Section("Validation", validation_parts(result), "Which classes does it take for which?"),
+            Section("Pictures", picture_parts(logits, source, run.class_names), "What does it get wrong, and right?"),
+            Section(
+                "To repeat it", [Code(environment["command"]), Facts(origin), Code(to_yaml(recipe), "the whole recipe")]
+            ),
+        ],
+    )
+
+
+def learning_charts(run) -> list:
+    """Loss, accuracy and, where they were logged, gradient norms over the epochs."""
+    from vitling.diagnose import plots
+
+    records = run.metrics()
+    epochs = [record["epoch"] for record in records]
+    loss = {"training": [r["train_loss"] for r in records], "validation": [r["val_loss"] for r in records]}
+    accuracy = {"validation": [r["val_top1"] for r in records]}
+    for name in (key for key in records[-1] if key.startswith("val_") and key.endswith("_top1") and key != "val_top1"):
+        accuracy[name.removeprefix("val_").removesuffix("_top1")] = [r.get(name) for r in records]
+    charts = [
+        Chart(plots.lines(epochs, loss, x="epoch", y="loss"), "Loss. Training includes augmentation and mixing."),
+        Chart(plots.lines(epochs, accuracy, x="epoch", y="accuracy", unit=True), "Accuracy on validation."),
+    ]
+    gradients = run.gradients()
+    if gradients:
+        caption = (
+            "Gradient norm per layer, at the last step before each validation. Fading or exploding layers stand out."
+        )
+        charts.append(Chart(plots.gradient_norms(gradients), caption))
+    return charts
+
+
+def validation_parts(result) -> list:
+    """Confusion matrix, accuracy per class, the pairs confused most often."""
+    from vitling.diagnose import plots
+
+    confusion = np.asarray(result.confusion)
+    off = confusion - np.diag(np.diag(confusion))
+    pairs = [np.unravel_index(i, off.shape) for i in np.argsort(-off, axis=None, kind="stable")[:8]]
+    names = result.class_names
+    rows = [(names[i], names[j], int(off[i, j])) for i, j in pairs if off[i, j]]
+    parts = [
+        Chart(
+            plots.confusion(confusion, names), "Confusion: truth in rows, prediction in columns, as shares of a row."
+        ),
+        Chart(
+            plots.class_accuracy(result.per_class), "Accuracy per class with 95 % intervals, the worst classes first."
+        ),
+    ]
+    if rows:
+        parts.append(Table(("truth", "taken for", "images"), rows, "Confused most often"))
+    return parts
+
+
+def picture_parts(logits, source, class_names: Sequence[str]) -> list:
+    """The most confident mistakes and, as a contrast, right answers spread over the split."""
+    import torch
+
+    from vitling.diagnose.health import confident_mistakes
+
+    probabilities = logits.float().softmax(dim=1)
+    wrong = confident_mistakes(probabilities, source.labels, count=SHOWN)
+    right = (probabilities.argmax(dim=1) == source.labels).nonzero().flatten()
+    right = right[torch.linspace(0, len(right) - 1, min(SHOWN // 2, len(right))).long()] if len(right) else right
+    parts = []
+    for index, caption in (
+        (wrong, "Most confident mistakes: look here for wrong labels, odd images and missing views."),
+        (right, "Right answers, spread over the split."),
+    ):
+        if len(index):
+            parts.append(Strip([labelled_pictures(source, index, probabilities, class_names)], caption))
+    if not len(wrong):
+        parts.insert(0, Text("No mistakes on these images."))
+    return parts
+
+
+def labelled_pictures(source, index, probabilities, class_names: Sequence[str]) -> list[Picture]:
+    """Pictures with the truth, the prediction and its probability below."""
+    pictures = []
+    pixels = next(iter(source.batches([index])))["image"] if len(index) else []
+    for i, image in zip(index.tolist(), pixels, strict=True):
+        share, guess = probabilities[i].max(dim=0)
+        truth, guess = class_names[source.labels[i]], class_names[guess]
+        said = f"{guess} {share:.0%}" if guess == truth else f"{truth}, taken for {guess} {share:.0%}"
+        pictures.append(as_picture(image, said))
+    return pictures
