@@ -5,11 +5,11 @@ from rule import golden
 from torch import nn
 
 import vitling
+from vitling.build import freeze
 from vitling.errors import UserError
 from vitling.methods import create_method
 from vitling.optim import SAM, Schedule, check_patterns, create_optimizer, parameter_groups, peak_lr
 from vitling.recipe import Optim, Recipe, replace
-from vitling.train import freeze
 
 SCHEDULES = golden("schedule__imagenet")
 DHVT = golden("dhvt__recipe")["schedules"]
