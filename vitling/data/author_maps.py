@@ -13,7 +13,6 @@ import torch
 from vitling.data.images import Images
 from vitling.data.label_maps import LabelMaps
 from vitling.errors import UserError
-from vitling.files import replacing
 
 MOST_CLASSES = 2048  # float16 holds whole numbers exactly up to here
 
@@ -71,7 +70,8 @@ def write_maps(
         raise UserError(f"the authors' format holds {MOST_CLASSES} classes at most, these maps have {len(names)}.")
     for i, path in enumerate(map_paths(folder, images, names)):
         scores, classes = (part[0].permute(2, 0, 1) for part in maps.take(torch.tensor([i])))
-        with replacing(path) as temporary:
-            torch.save(torch.stack([scores, classes.half()]), temporary)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        torch.save(torch.stack([scores, classes.half()]), path.with_suffix(".tmp"))
+        os.replace(path.with_suffix(".tmp"), path)  # not synced one by one: that would take longer than all the rest
         if on_progress:
             on_progress(i + 1, len(images))
