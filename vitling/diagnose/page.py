@@ -397,7 +397,7 @@ def training_section(d: Diagnosis, *, alone: bool) -> Section | None:
 def left_out(results: list[Diagnosis]) -> Section | None:
     parts: list = []
     for d in results:
-        reasons = {part: reason for part, reason in d.works.items() if reason}
+        reasons = {part: reason for part, reason in d.works.items() if reason and part != "head tokens"}
         if reasons:
             parts.append(Table((d.name, "why not"), list(reasons.items())))
         parts += [Text(f"{d.name}: {note}") for note in d.notes]

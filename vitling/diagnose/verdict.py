@@ -17,6 +17,7 @@ from math import log10
 import torch
 
 from vitling.diagnose.diagnosis import Diagnosis
+from vitling.evaluate import wilson_interval
 
 PLAIN = "plain ViT"
 WITHOUT_ATTENTION = "CNN"
@@ -33,7 +34,10 @@ class Indicator:
     value: Callable[[Diagnosis], float | None]
     sentence: str  # what it says, with {value}
     bad: str  # "high" or "low"
-    advice: str
+    advice: str | Callable[[Diagnosis], str]
+    interval: Callable[[Diagnosis], tuple[float, float]] | None = (
+        None  # 95 %; within it, the value gets the benefit of the doubt
+    )
     of_the_data: bool = False  # depends so much on the data that it is judged on the reference data only
     tokens: bool = True  # judged against networks of the same kind only: tokens and CNN maps are not alike
 
@@ -93,6 +97,18 @@ def exploding_channels(d: Diagnosis) -> float | None:
     return max((len(b.channels.exploding) / b.channels.channels for b in d.measurements.blocks), default=None)
 
 
+def _probe_interval(d: Diagnosis) -> tuple[float, float]:
+    images = max(1, d.measurements.images // 2)  # half of them fit the probe
+    return wilson_interval(round(early_probe(d) * images), images)
+
+
+def _calibration_advice(d: Diagnosis) -> str:
+    confidence = d.measurements.logits.float().softmax(dim=1).amax(dim=1).mean().item()
+    if confidence < d.evaluation.top1:
+        return "it is right more often than it says; train longer, or lower method_args.label_smoothing."
+    return "it is right less often than it says; try method_args.label_smoothing=0.1 or fewer epochs."
+
+
 def gradient_spread(d: Diagnosis) -> float | None:
     """Orders of magnitude between the largest and the smallest gradient norm of a layer, in the last record."""
     records = d.subject.run.gradients() if d.subject.run else []
@@ -106,7 +122,8 @@ INDICATORS = [
         lambda d: d.evaluation and d.evaluation.top1,
         "It is right on {value:.0%} of the held-out images.",
         "low",
-        "read on: the numbers below say where it is lost.",
+        "read on: the other numbers say where it is lost.",
+        interval=lambda d: d.evaluation.top1_interval,
         of_the_data=True,
     ),
     Indicator(
@@ -115,6 +132,7 @@ INDICATORS = [
         "A linear classifier on the first quarter of its layers gets {value:.0%} right.",
         "low",
         f"early layers hold little that tells the classes apart; try {LOCALITY}.",
+        interval=_probe_interval,
         of_the_data=True,
     ),
     Indicator(
@@ -172,6 +190,7 @@ INDICATORS = [
         "It is better on training images than on held-out ones by {value:.3f} in accuracy.",
         "high",
         "it learns by heart: try augment.randaugment=rand-m9-mstd0.5-inc1, method_args.mixup=0.8 or a smaller network.",
+        interval=lambda d: d.gap.interval,
         tokens=False,
     ),
     Indicator(
@@ -179,7 +198,7 @@ INDICATORS = [
         lambda d: d.evaluation and d.evaluation.ece,
         "Its confidence misses its accuracy by {value:.3f} on average (ECE).",
         "high",
-        "do not read its probabilities as chances; try method_args.label_smoothing=0.1 or fewer epochs.",
+        _calibration_advice,
         tokens=False,
     ),
     Indicator(
@@ -261,14 +280,20 @@ def _judge(indicator: Indicator, d: Diagnosis, dataset: dict, same_data: bool) -
     good, plain = _values(dataset, healthy, indicator.name), _values(dataset, [PLAIN], indicator.name)
     if not good:
         return None
-    state = classify(value, good, plain if d.has_attention else [], indicator.bad)
+    plain = plain if d.has_attention else []
+    low, high = indicator.interval(d) if indicator.interval else (value, value)
+    state = classify(low if indicator.bad == "high" else high, good, plain, indicator.bad)
+    sentence = indicator.sentence.format(value=value)
+    if indicator.interval:
+        sentence = f"{sentence[:-1]} (95 % interval {low:.2f} to {high:.2f})."
+    advice = indicator.advice if isinstance(indicator.advice, str) else indicator.advice(d)
     return Finding(
         name=indicator.name,
         state=state,
         value=value,
-        sentence=indicator.sentence.format(value=value),
-        reference=_reference(indicator, good, plain if d.has_attention else [], healthy, dataset, same_data),
-        advice=indicator.advice if state != "ok" else "",
+        sentence=sentence,
+        reference=_reference(indicator, good, plain, healthy, dataset, same_data),
+        advice=advice if state != "ok" else "",
     )
 
 
@@ -298,7 +323,7 @@ def _reference(
     text = f"{' and '.join(healthy)}: {span(good)}"
     text += f"; {PLAIN}: {span(plain)}" if plain else ""
     hint = "" if same_data else "; other data than yours, so take it as a hint"
-    overlap = ", too alike to tell good from bad" if plain and not _apart(good, plain, indicator.bad) else ""
+    overlap = ", which does not tell good from bad here" if plain and not _apart(good, plain, indicator.bad) else ""
     return f"Measured: {text}{overlap} ({len(good) + len(plain)} runs of ours on {dataset['title']}{hint})."
 
 

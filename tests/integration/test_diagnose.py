@@ -1,0 +1,160 @@
+"""`vitling diagnose` end to end: short real runs on digits, the verdict, and the page in a real browser."""
+
+import contextlib
+import io
+import json
+import re
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from vitling.cli import main
+
+pytestmark = pytest.mark.slow
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+FLAGS = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+FLAGS += "--disable-component-update --disable-sync --enable-logging=stderr --v=0 --virtual-time-budget=4000"
+# What a copy of the page says of itself after loading: pictures, charts, what was fetched, whether it fits the window.
+PROBE = """<script>addEventListener("load", () => { document.title = "PROBE" + JSON.stringify({
+  pictures: [...document.images].map(i => i.naturalWidth),
+  charts: [...document.querySelectorAll(".chart svg")].map(s => s.getBoundingClientRect().width),
+  fetched: performance.getEntriesByType("resource").map(r => r.name).filter(n => !n.startsWith("data:")),
+  overflow: document.documentElement.scrollWidth - document.documentElement.clientWidth,
+  ground: getComputedStyle(document.body).backgroundColor }) + "END"; });</script></head>"""
+
+
+def vitling(*arguments) -> str:
+    """The command in this process, which spares loading torch each time; what it printed."""
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        before, sys.argv = sys.argv, ["vitling", *map(str, arguments)]
+        try:
+            main()
+            code = 0
+        except SystemExit as ended:
+            code = ended.code
+        finally:
+            sys.argv = before
+    assert not code
+    return out.getvalue()
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """The demo's plain ViT and its DHVT on digits, a few epochs each."""
+    folder = tmp_path_factory.mktemp("runs")
+    for name, epochs in (("vit_nano", 8), ("dhvt_nano", 5)):
+        settings = [f"epochs={epochs}", "optim.warmup_epochs=1"]
+        vitling("train", "digits", *settings, "--recipe", f"digits/{name}", "--out", folder / name, "--quiet")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(runs):
+    """The page that compares the two."""
+    page = runs / "page.html"
+    vitling("diagnose", runs / "vit_nano", runs / "dhvt_nano", "--out", page)
+    return page
+
+
+def browse(page, tmp_path, *flags) -> tuple[dict, str]:
+    """Open a copy of the page that reports on itself; the report, and what the browser wrote to its console."""
+    copy = tmp_path / "copy.html"
+    copy.write_text(page.read_text().replace("</head>", PROBE, 1))
+    command = [CHROMIUM, *FLAGS.split(), f"--user-data-dir={tmp_path / 'profile'}", *flags, "--dump-dom", copy.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    found = re.search(r"PROBE(\{.*?\})END", done.stdout)
+    assert found, done.stderr[-2000:]
+    return json.loads(found[1].replace("&amp;", "&")), "\n".join(re.findall(r".*CONSOLE.*", done.stderr))
+
+
+def test_every_training_run_gets_a_page(runs):
+    html = (runs / "vit_nano" / "report.html").read_text()
+    info = json.loads((runs / "vit_nano" / "run.json").read_text())
+    for shown in ("Learning curves", "Confusion", "Most confident mistakes", info["data"]["fingerprint"], "torch"):
+        assert shown in html
+    assert html.count("data:image/png;base64") >= 6
+
+
+def test_the_verdict_tells_the_plain_vit_from_the_dhvt(page):
+    vit, dhvt = json.loads(page.with_suffix(".json").read_text())
+    states = [{f["name"]: f["state"] for f in one["verdict"]} for one in (vit, dhvt)]
+    assert states[0]["early rank"] == "problem"
+    assert states[1]["early rank"] != "problem"
+    problems = [sum(state == "problem" for state in one.values()) for one in states]
+    assert problems[0] > problems[1]
+    finding = next(f for f in vit["verdict"] if f["name"] == "early rank")
+    assert f"{finding['value']:.2f}" in finding["sentence"]
+    assert "DHVT" in finding["reference"]
+    assert "dhvt_nano" in finding["advice"]
+
+
+def test_the_command_prints_the_verdict_and_keeps_the_raw_numbers(runs):
+    said = vitling("diagnose", runs / "dhvt_nano", "--images", 60)
+    assert "dhvt_nano: " in said
+    folder = runs / "dhvt_nano"
+    (numbers,) = json.loads((folder / "diagnosis.json").read_text())
+    arrays = np.load(folder / "diagnosis.npz")
+    assert arrays["dhvt_nano/logits"].shape == (60, 10)
+    right = (arrays["dhvt_nano/logits"].argmax(1) == arrays["dhvt_nano/labels"]).mean()
+    assert numbers["accuracy"] == pytest.approx(right)
+    assert "test_looks" not in json.loads((folder / "run.json").read_text())  # the test split is left alone
+
+
+def test_a_run_that_was_trained_on_the_pictures_shown_gets_no_accuracy(runs, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(runs / "dhvt_nano", other)
+    recipe = other / "recipe.yaml"
+    recipe.write_text(re.sub(r"(?m)^seed: 0$", "seed: 1", recipe.read_text()))
+    vitling("diagnose", runs / "vit_nano", other, "--images", 30, "--out", tmp_path / "page.html")
+    first, second = json.loads((tmp_path / "page.json").read_text())
+    assert first["accuracy"] is not None
+    assert second["accuracy"] is None
+    assert any("was trained on some of these pictures" in note for note in second["notes"])
+
+
+def test_a_folder_for_timm_is_diagnosed_on_data_of_choice(runs, tmp_path):
+    vitling(
+        "diagnose",
+        f"local-dir:{runs / 'vit_nano' / 'best'}",
+        "--data",
+        "digits",
+        "--images",
+        40,
+        "--out",
+        tmp_path / "a",
+    )
+    (numbers,) = json.loads((tmp_path / "a.json").read_text())
+    assert len(numbers["attention"]) == 4
+
+
+def test_gradient_norms_of_every_layer_are_logged_at_every_validation(runs):
+    lines = [json.loads(line) for line in (runs / "vit_nano" / "gradients.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [20 * epoch for epoch in range(1, 9)]
+    assert {"patch_embed", "blocks.0", "blocks.3", "head"} <= set(lines[0]["norms"])
+    assert all(norm > 0 for norm in lines[0]["norms"].values())
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: apt-get install chromium")
+def test_the_page_opens_in_a_browser_without_errors_or_requests_and_with_its_pictures(page, tmp_path):
+    seen, console = browse(page, tmp_path, "--window-size=1200,900", "--host-resolver-rules=MAP * ~NOTFOUND")
+    assert console == ""
+    assert seen["fetched"] == []
+    assert len(seen["pictures"]) > 40
+    assert min(seen["pictures"]) > 0
+    assert len(seen["charts"]) >= 12
+    assert min(seen["charts"]) > 200
+    assert seen["overflow"] <= 0
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium here: apt-get install chromium")
+def test_the_page_fits_a_phone_and_follows_a_dark_screen(page, tmp_path):
+    light, _ = browse(page, tmp_path, "--window-size=390,844")
+    dark, console = browse(page, tmp_path, "--window-size=390,844", "--blink-settings=preferredColorScheme=0")
+    assert console == ""
+    assert light["overflow"] <= 0
+    assert light["ground"] == "rgb(251, 251, 249)"
+    assert dark["ground"] == "rgb(21, 23, 26)"

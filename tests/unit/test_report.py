@@ -1,0 +1,134 @@
+"""The page builder and the charts: self-contained, safe with any name, right in what it shows."""
+
+import base64
+import io
+import re
+import subprocess
+import sys
+
+import jinja2
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from vitling import report
+from vitling.diagnose import plots
+from vitling.diagnose.calibration import reliability_curve
+from vitling.diagnose.match import match_layers
+from vitling.report import Chart, Code, Facts, Findings, Page, Picture, Section, Strip, Table, Text, as_picture, render
+
+NASTY = '<script>alert("x")</script> & $5_{x}$ 猫'
+
+
+@pytest.fixture(scope="module")
+def html():
+    class Finding:
+        state, sentence, reference, advice = "problem", NASTY, "Measured: 1 to 2.", "try depth=4"
+
+    svg = plots.confusion(np.array([[3, 1], [0, 4]]), [NASTY, "b"])
+    parts = [
+        Text(NASTY),
+        Facts({NASTY: NASTY}),
+        Findings([Finding]),
+        Table(("a", "b"), [(NASTY, 0.5)], NASTY),
+        Chart(svg, NASTY),
+        Strip([[Picture(np.zeros((4, 4), np.uint8), NASTY)]], "pictures"),
+        Code(NASTY),
+        Code(NASTY, "folded"),
+    ]
+    return render(Page(NASTY, [Section("One", parts), Section("Two", []), Section("Three", [])]))
+
+
+def test_a_page_asks_the_network_for_nothing_and_runs_no_script(html):
+    assert "<script" not in html
+    for resource in re.findall(r"""(?:src|href)=["']([^"']*)["']""", html):
+        assert resource.startswith(("data:", "#")), resource
+    assert not re.search(r"@import|url\((?!#)", html)
+
+
+def test_names_of_any_kind_are_shown_and_not_run(html):
+    assert "&lt;script&gt;" in html
+    assert "猫" in html
+    assert html.count("<html") == 1
+
+
+def test_a_page_knows_light_and_dark_paper_and_phones(html):
+    assert "prefers-color-scheme: dark" in html
+    assert "@media print" in html
+    assert 'name="viewport"' in html
+
+
+def test_every_section_can_be_reached_from_the_top(html):
+    for anchor in re.findall(r'<a href="#([^"]+)"', html):
+        assert f'<section id="{anchor}">' in html
+
+
+def test_a_picture_on_the_page_holds_the_pixels_it_was_given():
+    pixels = torch.randint(0, 256, (3, 5, 7), dtype=torch.uint8)
+    uri = as_picture(pixels).data_uri
+    read = np.asarray(Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))))
+    np.testing.assert_array_equal(read, pixels.permute(1, 2, 0).numpy())
+
+
+@pytest.mark.parametrize(
+    ("channels", "shape"), [(1, (5, 7)), (2, (5, 7)), (3, (5, 7, 3)), (4, (5, 7, 3)), (9, (5, 7, 3))]
+)
+def test_images_of_any_number_of_channels_become_pictures(channels, shape):
+    assert as_picture(torch.zeros(channels, 5, 7, dtype=torch.uint8)).pixels.shape == shape
+
+
+def test_ids_in_two_charts_of_one_page_never_meet():
+    first, second = (plots.lines([1, 2], {"a": [0.1, 0.2]}, x="x", y="y") for _ in range(2))
+    ids = [set(re.findall(r'\bid="([^"]+)"', svg)) for svg in (first, second)]
+    assert ids[0]
+    assert not ids[0] & ids[1]
+    for svg in (first, second):  # and what is referred to is there
+        names = set(re.findall(r'\bid="([^"]+)"', svg))
+        assert set(re.findall(r'(?:url\(#|href="#)([^")]+)', svg)) <= names
+
+
+def test_charts_take_the_colour_of_the_page():
+    svg = plots.lines([1, 2], {"a": [0.1, 0.2]}, x="epoch", y="loss")
+    assert "currentColor" in svg
+    assert plots.INK not in svg
+    assert "epoch" in svg
+    assert "loss" in svg
+
+
+def test_every_chart_draws_with_labelled_axes_whatever_it_is_given():
+    nan = float("nan")
+    torch.manual_seed(0)
+    matrix = torch.rand(5, 3)
+    per_class = [{"name": NASTY, "images": 3, "accuracy": 1.0, "interval": (0.4, 1.0)}]
+    per_class += [{"name": "none", "images": 0, "accuracy": None, "interval": None}]
+    probabilities = torch.rand(20, 4).softmax(dim=1)
+    charts = {
+        "layer": plots.layer_lines({"a": [0.1, None, 0.3], "b": [nan, 0.2]}, y="rank", unit=True),
+        "head": plots.head_values({"a": [[0.1, 0.2], [0.3]]}, y="distance", dashed={"even": 0.5}),
+        "same depth": plots.best_match(match_layers(matrix), rows="ViT", columns="CNN"),
+        "CKA": plots.cka_heat_map(
+            matrix.fill_diagonal_(nan), list("abcde"), list("xyz"), row_title="r", column_title="c"
+        ),
+        "confidence": plots.reliability(reliability_curve(probabilities, torch.arange(20) % 4)),
+        "accuracy": plots.class_accuracy(per_class),
+        "gradient norm": plots.gradient_norms([{"step": 1, "norms": {"blocks.0": 0.0, "head": 1.0}}]),
+        "prediction": plots.confusion(np.eye(40, dtype=int), [f"class {i}" for i in range(40)]),
+    }
+    for label, svg in charts.items():
+        assert label in svg
+        assert len(svg) < 60_000
+    assert "nan" not in charts["layer"].lower().replace("tenant", "")
+
+
+def test_what_a_broken_writer_leaves_behind_is_the_old_page(tmp_path):
+    path = report.write_page(Page("old", []), tmp_path / "page.html")
+    with pytest.raises(jinja2.UndefinedError):
+        report.write_page(Page("new", [None]), path)
+    assert "<title>old</title>" in path.read_text()
+    assert [file.name for file in tmp_path.iterdir()] == ["page.html"]
+
+
+def test_the_command_line_starts_without_matplotlib():
+    code = "import sys, vitling.cli, vitling.terminal; sys.exit(any(m in sys.modules for m in ('matplotlib', 'torch', 'jinja2')))"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
