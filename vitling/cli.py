@@ -102,7 +102,8 @@ def train(
         if run.finished and os.environ.get("RANK", "0") == "0":
             from vitling.report import write_run_page
 
-            listener.say(f"page: {write_run_page(run, reading=where.reading)}")
+            page = write_run_page(run, reading=where.reading, on_progress=listener.decoding)
+            listener.say(f"page: {page}")
 
 
 @app.command()

@@ -158,12 +158,12 @@ def percent(share: float | None) -> str:
 SHOWN = 12  # pictures in a strip
 
 
-def write_run_page(run, *, reading=None) -> Path:
+def write_run_page(run, *, reading=None, on_progress=None) -> Path:
     """Write RUN/report.html: curves, confusion, mistakes, and everything needed to repeat the run."""
-    return write_page(run_page(run, reading=reading), run.path / "report.html")
+    return write_page(run_page(run, reading=reading, on_progress=on_progress), run.path / "report.html")
 
 
-def run_page(run, *, reading=None) -> Page:
+def run_page(run, *, reading=None, on_progress=None) -> Page:
     """The page of a run that has validated at least once; pictures and confusion are of its validation split."""
     from vitling.data.prepare import Reading, load_split, open_recipe_data, split_training
     from vitling.evaluate import measure, predict_logits
@@ -172,8 +172,8 @@ def run_page(run, *, reading=None) -> Page:
     reading, info, recipe = reading or Reading(), run.info, run.recipe
     seen = run.preprocessing()
     _, val = split_training(open_recipe_data(recipe, reading), recipe)
-    source = load_split(val, "val", reading=reading, **seen.fit_args())
-    logits = predict_logits(run.load_model("best"), source, seen)
+    source = load_split(val, "val", reading=reading, on_progress=on_progress, **seen.fit_args())
+    logits = predict_logits(run.load_model("best"), source, seen, on_progress=on_progress)
     result = measure(logits, source.labels, run.class_names, data=info["data"]["name"], split="val")
     best, data, environment = info["best"], info["data"], info["environment"]
     low, high = result.top1_interval

@@ -20,6 +20,8 @@ def test_a_number_near_the_plain_runs_is_a_problem_and_one_between_is_to_be_watc
 
 def test_a_number_that_does_not_tell_good_from_plain_is_never_a_problem():
     assert classify(0.55, [0.1, 0.5], [0.4, 0.6], "high") == "ok"
+    assert classify(1.05, [0.1, 0.5], [0.4, 0.6], "high") == "ok"  # two seeds do not span all chance
+    assert classify(-0.45, [0.1, 0.5], [0.4, 0.6], "low") == "watch"
     assert classify(9.00, [0.1, 0.5], [0.4, 0.6], "high") == "watch"
     assert classify(0.60, [0.5], [], "high") == "watch"
 

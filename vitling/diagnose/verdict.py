@@ -4,7 +4,7 @@ Every range is measured: references.json holds the numbers of small runs of ours
 benchmarks/reference_ranges.py. "Healthy" are the kinds of network all of whose runs reached more than every run of the plain ViT on
 the same data. A number within their range is fine. Outside it, on the bad side, it is a problem when it lies nearer to the plain
 ViT's range than to theirs, and else something to watch. Where the two ranges meet, the number does not tell good from bad on
-that data: it is fine within both, and never a problem.
+that data: it is never a problem, and to be watched only beyond both by more than they are wide.
 """
 
 import json
@@ -302,7 +302,8 @@ def classify(value: float, good: list[float], plain: list[float], bad: str) -> s
     sign = 1 if bad == "high" else -1
     value, good, plain = sign * value, [sign * x for x in good], [sign * x for x in plain]
     apart = _apart(good, plain, "high")
-    edge = max(good) if apart else max(good + plain)
+    known = good if apart else good + plain
+    edge = max(known) if apart else 2 * max(known) - min(known)
     if value <= edge:
         return "ok"
     return "problem" if apart and value > (edge + min(plain)) / 2 else "watch"
@@ -318,7 +319,7 @@ def _reference(
 ) -> str:
     def span(values: list[float]) -> str:
         low, high = min(values), max(values)
-        return f"{low:.2g}" if f"{low:.2g}" == f"{high:.2g}" else f"{low:.2g} to {high:.2g}"
+        return f"{low:.3g}" if f"{low:.3g}" == f"{high:.3g}" else f"{low:.3g} to {high:.3g}"
 
     text = f"{' and '.join(healthy)}: {span(good)}"
     text += f"; {PLAIN}: {span(plain)}" if plain else ""
