@@ -3,8 +3,8 @@
     python benchmarks/bootstrap.py cost        a step of the pair beside a step of each network alone
     python benchmarks/bootstrap.py accuracy    the nano ViT alone, joint and shared, three seeds -> docs/results.md
 
-`cost` runs in this one process on one thread, in turns, so that other work on the machine disturbs all alike; the median over
-turns counts. The goal: joint training costs at most 5 % more than the two networks alone together. `accuracy` needs --data, an
+`cost` runs in this one process on one CPU thread, in turns, and counts the process's own CPU time, so that other work on the
+machine disturbs little and all alike; the median over turns counts. The goal: joint training costs at most 5 % more than the two networks alone together. `accuracy` needs --data, an
 .npz or folder as `vitling train` takes it, and may take a long time; its test split is looked at once per run.
 """
 
@@ -38,12 +38,12 @@ class Step:
         self.optimizer = create_optimizer(method.parameter_groups(Optim(), 1e-3), Optim(), 1e-3)
 
     def __call__(self) -> float:
-        begin = time.perf_counter()
+        begin = time.process_time()
         self.method(self.batch, 0.5)["loss"].backward()
         self.method.finish_gradients(lambda tensors: tensors)
         self.optimizer.step()
         self.optimizer.zero_grad()
-        return time.perf_counter() - begin
+        return time.process_time() - begin
 
 
 def cost(model: str, size: int, batch_size: int, turns: int) -> None:
@@ -65,7 +65,7 @@ def cost(model: str, size: int, batch_size: int, turns: int) -> None:
         step()
     seconds = [{name: step() for name, step in steps.items()} for _ in range(turns)]
     print(f"{model}, {size} px, batch {batch_size}, one thread, median of {turns} turns")
-    print(f"{'':8} {'ms/step':>8} {'parameters':>11} {'of both alone':>14}")
+    print(f"{'':8} {'CPU ms':>8} {'parameters':>11} {'of both alone':>14}")
     for name in steps:
         share = statistics.median(turn[name] / (turn["vit"] + turn["agent"]) for turn in seconds)
         middle = 1000 * statistics.median(turn[name] for turn in seconds)
