@@ -45,7 +45,7 @@ class Diagnosis:
     evaluation: Evaluation | None = None  # None where labels and outputs do not name the same classes
     reliability: Reliability | None = None
     gap: Gap | None = None
-    sharpness: float | None = None  # of the loss on training pictures, or on held-out ones where there are none
+    sharpness: float | None = None  # of the loss on training pictures
     match: Match | None = None  # how its layers meet those of the other model
     findings: list = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -94,12 +94,11 @@ def diagnose(
     result = [_measure(subjects, pixels, pictures, progress)]
     if second is not None:
         result.append(_measure([second], pixels[1:], pictures, progress))
-        result[1].match = _match(result[0], result[0].cka and result[0].cka.defined().matrix.T)
-    if train is not None:
-        _look_at_training(result[0], train, progress)
+        result[1].match = _match(result[1], result[0].cka and result[0].cka.defined().matrix.T)
     for diagnosis in result:
-        if diagnosis.sharpness is None and diagnosis.evaluation is not None:
-            diagnosis.sharpness = _sharpness(diagnosis.subject, diagnosis.pixels)
+        run = diagnosis.subject.run
+        if train is not None and diagnosis.evaluation is not None and run and run.info["data"]["name"] == train.data:
+            _look_at_training(diagnosis, train, progress)
         diagnosis.findings = judge(diagnosis, next((d for d in result if d is not diagnosis), None))
     return result
 
@@ -194,10 +193,9 @@ def _look_at_training(diagnosis: Diagnosis, train: Pictures, progress: Progress)
             images = subject.preprocessing.normalize(held.images[index].to(_device()))
             right += int((first_tensor(subject.model(images)).argmax(dim=1).cpu() == held.labels[index]).sum())
             progress("training pictures", int(index[-1]) + 1, len(held))
-    if diagnosis.evaluation is not None:
-        result = diagnosis.evaluation
-        diagnosis.gap = generalisation_gap(right, len(held), round(result.top1 * result.images), result.images)
-        diagnosis.sharpness = _sharpness(subject, held)
+    result = diagnosis.evaluation
+    diagnosis.gap = generalisation_gap(right, len(held), round(result.top1 * result.images), result.images)
+    diagnosis.sharpness = _sharpness(subject, held)
 
 
 def _sharpness(subject: Subject, held: Resident) -> float | None:
