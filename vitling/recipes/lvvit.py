@@ -195,24 +195,24 @@ def table4_kernels_16() -> Recipe:
     return table3_mlp_ratio_3()
 
 
-def _stem(kernels: tuple[int, ...], strides: tuple[int, ...]) -> Recipe:
+def _stem(kernels: list[int], strides: list[int]) -> Recipe:
     """The last convolution has a kernel of 8, whatever stride is left for it."""
     return _supervised("lvvit", skip_lam=1.0, stem_kernels=kernels, stem_strides=strides, proj_kernel=8)
 
 
 def table4_kernels_7_8() -> Recipe:
     """Two convolutions. Paper: 81.4."""
-    return _stem((7,), (2,))
+    return _stem([7], [2])
 
 
 def table4_kernels_7_3_8_strides_2_2_4() -> Recipe:
     """Three convolutions, strides 2, 2, 4. Paper: 81.4."""
-    return _stem((7, 3), (2, 2))
+    return _stem([7, 3], [2, 2])
 
 
 def table4_kernels_7_3_8() -> Recipe:
     """Three convolutions, strides 2, 1, 8. Paper: 81.9."""
-    return _stem((7, 3), (2, 1))
+    return _stem([7, 3], [2, 1])
 
 
 def table4_kernels_7_3_3_8() -> Recipe:
@@ -222,12 +222,12 @@ def table4_kernels_7_3_3_8() -> Recipe:
 
 def table4_kernels_7_3_3_8_strides_2_2_1_4() -> Recipe:
     """Four convolutions, strides 2, 2, 1, 4. Paper: 81.5."""
-    return _stem((7, 3, 3), (2, 2, 1))
+    return _stem([7, 3, 3], [2, 2, 1])
 
 
 def table4_kernels_7_3_3_3_3_8() -> Recipe:
     """Six convolutions. Paper: 82.2."""
-    return _stem((7, 3, 3, 3, 3), (2, 1, 1, 1, 1))
+    return _stem([7, 3, 3, 3, 3], [2, 1, 1, 1, 1])
 
 
 # -- Table 5: residual connection --------------------------------------------------------------------------------------
