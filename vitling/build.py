@@ -13,7 +13,7 @@ from vitling.optim import check_patterns
 from vitling.recipe import Recipe, to_dict
 
 
-def create_model(recipe: Recipe, data: TrainingData) -> tuple[nn.Module, str]:
+def create_model(recipe: Recipe, data: TrainingData, with_init: bool = True) -> tuple[nn.Module, str]:
     """The recipe's model for these images, and a line about the weights it starts from where `init` names some."""
     model = build_model(
         recipe.model,
@@ -23,7 +23,7 @@ def create_model(recipe: Recipe, data: TrainingData) -> tuple[nn.Module, str]:
         **recipe.model_args,
     )
     model.pretrained_cfg = {**model.pretrained_cfg, **saved_config(data)}
-    what_was_loaded = load_init(model, recipe.init) if recipe.init else ""
+    what_was_loaded = load_init(model, recipe.init) if recipe.init and with_init else ""
     freeze(model, recipe.freeze)
     check_patterns(model, recipe.optim.lr_factors, "optim.lr_factors")
     return model, what_was_loaded
@@ -58,7 +58,7 @@ def class_weights(labels: Tensor, num_classes: int) -> Tensor:
 
 def freeze(model: nn.Module, patterns: tuple[str, ...]) -> None:
     """Leave the named parameters as they are; "backbone" names all but the classifier."""
-    check_patterns(model, patterns, "freeze")
+    check_patterns(model, [pattern for pattern in patterns if pattern != "backbone"], "freeze")
     head = {id(p) for p in model.get_classifier().parameters()} if "backbone" in patterns else set()
     for name, parameter in model.named_parameters():
         if any(fnmatch(name, pattern) for pattern in patterns) or (

@@ -3,6 +3,7 @@
 import os
 import re
 import sys
+import time
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +11,8 @@ from typing import Annotated
 import typer
 
 from vitling.errors import UserError
+
+STARTED = time.monotonic()
 
 app = typer.Typer(
     name="vitling",
@@ -23,7 +26,7 @@ DataRoot = Annotated[Path | None, typer.Option(help="Folder that already holds a
 MemoryGb = Annotated[
     float | None, typer.Option(help="Decoded images may take so much memory; larger data is streamed.")
 ]
-Workers = Annotated[int | None, typer.Option(help="Processes that read streamed data.")]
+Workers = Annotated[int | None, typer.Option(min=0, help="Processes that read streamed data.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
@@ -78,18 +81,25 @@ def train(
     from vitling.recipes import default_recipe
 
     name = recipe or default_recipe(data)
-    chosen = override(override(load_recipe(name), {"data": _absolute(data)}), settings or [])
+    if any(setting.startswith("data=") for setting in settings or []):
+        raise UserError("the data is the first argument; leave data= out.")
+    chosen = override(load_recipe(name), settings or [])
     budget_seconds = terminal.parse_duration(budget) if budget else None
 
+    from vitling.run import asked_for, free_directory
     from vitling.train import Settings  # after the first checks: a typo is answered before torch has loaded
     from vitling.train import train as run_training
 
-    out = out or Path("runs") / re.sub(r"[^\w.-]+", "-", f"{Path(data).stem}-{Path(name).stem}")
+    chosen = override(chosen, {"data": _absolute(data), "init": _absolute(chosen.init) if chosen.init else ""})
+    if out is None:
+        base = Path("runs") / re.sub(r"[^\w.-]+", "-", f"{Path(data).stem}-{Path(name).stem}")
+        out = free_directory(base, asked_for(chosen, budget_seconds))
     trackers = {"tensorboard": tensorboard, "wandb": wandb, "mlflow": mlflow}
     where = Settings(
         precision=precision,
         threads=threads,
         budget_seconds=budget_seconds,
+        began=STARTED,
         checkpoint_seconds=checkpoint_seconds,
         trackers=tuple(tracker for tracker, wanted in trackers.items() if wanted),
         reading=_reading(data_root, memory_gb, workers),
@@ -135,6 +145,7 @@ def predict(
     images: Annotated[list[Path], typer.Argument(help="Image files and folders.")],
     top: Annotated[int, typer.Option(min=1, help="Classes per image.")] = 3,
     weights: Annotated[str, typer.Option(help="best or last.")] = "best",
+    skip_bad_images: Annotated[bool, typer.Option("--skip-bad-images", help="Leave unreadable images out.")] = False,
     as_json: AsJson = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
 ) -> None:
@@ -142,8 +153,12 @@ def predict(
     from vitling import terminal
     from vitling.predict import predict as run_prediction
 
+    if as_json and as_csv:
+        raise UserError("--json and --csv cannot both be printed; choose one.")
+
     with terminal.show_progress(quiet=as_json or as_csv) as on_progress:
-        predictions = run_prediction(run, images, top=top, which=weights, on_progress=on_progress)
+        options = dict(top=top, which=weights, skip_bad_images=skip_bad_images)
+        predictions = run_prediction(run, images, on_progress=on_progress, **options)
     terminal.show_predictions(predictions, "json" if as_json else "csv" if as_csv else "table")
 
 
@@ -241,8 +256,10 @@ def _reading(root: Path | None, memory_gb: float | None, workers: int | None):
 
 
 def _absolute(data: str) -> str:
-    """Paths go into the recipe whole, so that the run can be repeated from anywhere."""
-    return str(Path(data).resolve()) if Path(data).exists() else data
+    """Paths go into the recipe whole, so that the run can be repeated from anywhere; the name of a dataset stays a name."""
+    from vitling.data.named import match_name
+
+    return str(Path(data).resolve()) if Path(data).exists() and not match_name(data) else data
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ class UserError(Exception):
 
 def did_you_mean(given: str, allowed: Iterable[str], *, show: int = 12) -> str:
     """The end of an error message: the nearest allowed names, or a short list of them when none is near."""
-    allowed = sorted(map(str, allowed))
+    allowed = sorted(set(map(str, allowed)))
     near = difflib.get_close_matches(given, allowed, n=3, cutoff=0.6)
     if near:
         return f"Did you mean {' or '.join(near)}?"

@@ -1,20 +1,25 @@
 """Evaluate a run: top-1, top-5, macro-F1, per class, calibration and the confusion matrix."""
 
 import json
-from dataclasses import asdict, dataclass
+import re
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from vitling.data.images import Images
 from vitling.data.loader import eval_batches
-from vitling.data.prepare import Preprocessing, Reading, load_split
-from vitling.data.sources import open_dataset
-from vitling.errors import UserError
+from vitling.data.named import match_name
+from vitling.data.prepare import Preprocessing, Reading, load_split, split_training
+from vitling.data.sources import Dataset, open_dataset
+from vitling.errors import UserError, did_you_mean
 from vitling.files import write_text
 from vitling.run import Run, load_run
 
 CALIBRATION_BINS = 15
+SPLITS = ("train", "val", "test")
+WEIGHTS = ("best", "last")
 
 
 @dataclass
@@ -33,6 +38,14 @@ class Evaluation:
     class_names: list[str]
     per_class: list[dict]  # name, images, accuracy, interval
     confusion: list[list[int]]  # rows: the truth, columns: the prediction
+    own: bool = True  # the data that the run was trained on
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def file_name(self) -> str:
+        """Where in the run it is written; other data never replaces what the run reached on its own."""
+        other = "" if self.own else "-" + re.sub(r"[^\w.-]+", "-", self.data)
+        return f"evaluation-{self.split}{other}.json"
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1, ensure_ascii=False)
@@ -51,32 +64,53 @@ def evaluate(
 
     A look at the run's own test split is written into the run, because a number is worth less with each look.
     """
+    if split not in SPLITS:
+        raise UserError(f"unknown split '{split}'. {did_you_mean(split, SPLITS)}")
+    check_weights(which)
     run = run if isinstance(run, Run) else load_run(run)
     reading = reading or Reading()
-    own = data is None or data == run.recipe.data
     dataset = open_dataset(
         data or run.recipe.data,
         root=reading.root,
         download=reading.download,
         channels=run.preprocessing().channels,
         on_bad_image=run.recipe.on_bad_image,
-        class_names=None if own else run.class_names,
+        class_names=run.class_names,
     )
+    trained_on = run.info.get("data", {}).get("fingerprint")
+    own = data is None or _same_source(data, run.recipe.data) or dataset.fingerprint == trained_on
+    if own and trained_on not in (None, dataset.fingerprint):
+        dataset.notes.append(
+            f"{dataset.name} has changed since the training, so its splits may differ from those used then"
+        )
     images = _choose_split(dataset, split, run, own)
     source = load_split(images, split, reading=reading, on_progress=on_progress, **run.preprocessing().fit_args())
     logits = predict_logits(run.load_model(which), source, run.preprocessing(), on_progress=on_progress)
     result = measure(logits, source.labels, run.class_names, data=dataset.name, split=split)
-    write_text(run.path / f"evaluation-{split}.json", result.to_json())
+    result.own, result.notes = own, dataset.notes
+    write_text(run.path / result.file_name, result.to_json())
     if own and split == "test":
         run.update(test_looks=run.info.get("test_looks", 0) + 1)
     return result
 
 
-def _choose_split(dataset, split: str, run: Run, own: bool):
-    if own and split == "val" and "val" not in dataset.splits:
-        from vitling.data.prepare import split_training
+def check_weights(which: str) -> None:
+    if which not in WEIGHTS:
+        raise UserError(f"unknown weights '{which}'. {did_you_mean(which, WEIGHTS)}")
 
-        return split_training(dataset, run.recipe)[1]
+
+def _same_source(data: str | Path, other: str | Path) -> bool:
+    """Whether two descriptions of data mean the same files or the same named dataset."""
+    name, path = match_name(str(data)), Path(data).expanduser()
+    if name or not path.exists():
+        return str(data) == str(other) or (name is not None and name == match_name(str(other)))
+    return path.resolve() == Path(other).expanduser().resolve()
+
+
+def _choose_split(dataset: Dataset, split: str, run: Run, own: bool) -> Images:
+    if own and split != "test" and "train" in dataset.splits:
+        train, val = split_training(dataset, run.recipe)  # as the run divided them: no image is in both
+        return train if split == "train" else val
     if split not in dataset.splits:
         held = ", ".join(sorted(dataset.splits))
         hint = "; --split val shows the part held out of training" if own else ""

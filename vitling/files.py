@@ -23,20 +23,36 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
     path = Path(os.path.realpath(path))  # a link stays a link: what it points to is replaced
     temporary = path.with_name(f".{path.stem[:100]}.{secrets.token_hex(4)}{path.suffix}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        yield temporary
-        _sync(temporary)
-        os.replace(temporary, path)
-        _sync(path.parent)
+        with _explained(path, temporary):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            yield temporary
+            _sync(temporary)
+            os.replace(temporary, path)
+            _sync(path.parent)
+    finally:
+        if temporary.exists():
+            temporary.unlink()
+
+
+@contextmanager
+def _explained(path: Path, temporary: Path | None = None) -> Iterator[None]:
+    """A disk that is full or closed to us is something the user can fix."""
+    try:
+        yield
     except OSError as error:
         if error.errno in _FULL:
             raise UserError(f"no space left on the device for {path}; free some, or write elsewhere.") from error
         if error.errno in _FORBIDDEN and error.filename in (str(temporary), str(path), str(path.parent)):
             raise UserError(f"cannot write {path}: {error.strerror}.") from error
         raise
-    finally:
-        if temporary.exists():
-            temporary.unlink()
+
+
+def append_text(path: str | os.PathLike, text: str) -> None:
+    """Add to the end of a log, in one write that is on the disk when this returns."""
+    path = Path(path)
+    with _explained(path), open(path, "ab", buffering=0) as stream:
+        stream.write(text.encode())
+        os.fsync(stream.fileno())
 
 
 def write_bytes(path: str | os.PathLike, data: bytes) -> None:

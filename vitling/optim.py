@@ -1,9 +1,16 @@
 """Optimiser, schedule and SAM from a recipe: timm's and torch's parts, put together."""
 
+import inspect
 from fnmatch import fnmatch
 
 import torch
-from timm.optim import create_optimizer_v2, list_optimizers, param_groups_layer_decay, param_groups_weight_decay
+from timm.optim import (
+    create_optimizer_v2,
+    get_optimizer_class,
+    list_optimizers,
+    param_groups_layer_decay,
+    param_groups_weight_decay,
+)
 from timm.scheduler import CosineLRScheduler, StepLRScheduler
 from torch import nn
 
@@ -48,7 +55,7 @@ def check_patterns(model: nn.Module, patterns, key: str) -> None:
     """Refuse a name pattern that fits no parameter: it would be ignored in silence."""
     names = [name for name, _ in model.named_parameters()]
     for pattern in patterns:
-        if pattern != "backbone" and not any(fnmatch(name, pattern) for name in names):
+        if not any(fnmatch(name, pattern) for name in names):
             tops = sorted({name.split(".")[0] for name in names})
             raise UserError(f"{key}: no parameter is called '{pattern}'. The model's parts are {', '.join(tops)}.")
 
@@ -61,16 +68,15 @@ def create_optimizer(groups: list[dict], optim: Optim, lr: float) -> torch.optim
     """timm's optimiser of that name over groups that are already made; fused where torch has it."""
     if optim.name not in list_optimizers():
         raise UserError(f"unknown optimiser optim.name={optim.name}. {did_you_mean(optim.name, list_optimizers())}")
-    extra: dict = {}
-    if "adam" in optim.name or _orthogonalises(optim.name):
-        extra = dict(betas=optim.betas, eps=optim.eps)
+    accepted = inspect.signature(get_optimizer_class(optim.name, bind_defaults=False)).parameters
+    extra = {key: getattr(optim, key) for key in ("betas", "eps") if key in accepted}
     if optim.name in ("adam", "adamw", "sgd", "momentum"):
         extra["fused"] = True
     try:
         return create_optimizer_v2(
             groups, opt=optim.name, lr=lr, weight_decay=optim.weight_decay, momentum=optim.momentum, **extra
         )
-    except (TypeError, ImportError, AssertionError) as error:
+    except (TypeError, ImportError, AssertionError, ValueError) as error:
         raise UserError(f"optim.name={optim.name} cannot be made here: {error}") from None
 
 
@@ -84,6 +90,11 @@ class Schedule:
         unit = 1 if self.per_epoch else steps_per_epoch
         timing = dict(warmup_t=optim.warmup_epochs * unit, warmup_lr_init=optim.warmup_lr, t_in_epochs=False)
         if optim.schedule == "cosine":
+            if peak_lr(recipe) < optim.min_lr:
+                raise UserError(
+                    f"the learning rate {peak_lr(recipe):g} is below optim.min_lr={optim.min_lr:g}, so it would rise; "
+                    "lower optim.min_lr."
+                )
             span = (recipe.epochs - optim.cooldown_epochs) * unit
             self.scheduler = CosineLRScheduler(optimizer, t_initial=span, lr_min=optim.min_lr, **timing)
         else:

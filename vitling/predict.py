@@ -5,20 +5,22 @@ from pathlib import Path
 
 import numpy as np
 
-from vitling.data.images import IMAGE_SUFFIXES, FileImages
+from vitling.data.decode import map_threads
+from vitling.data.images import IMAGE_SUFFIXES, BadImage, FileImages, load_image
 from vitling.data.prepare import Reading, load_split
 from vitling.errors import UserError
-from vitling.evaluate import predict_logits
+from vitling.evaluate import check_weights, predict_logits
 from vitling.run import Run, load_run
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """The likeliest classes of one image, best first."""
+    """The likeliest classes of one image, best first; none of an image that was skipped."""
 
     path: str
     classes: list[str]
     probabilities: list[float]
+    skipped: str | None = None  # why the image could not be used
 
 
 def predict(
@@ -27,23 +29,51 @@ def predict(
     *,
     top: int = 3,
     which: str = "best",
+    skip_bad_images: bool = False,
     reading: Reading | None = None,
     on_progress=None,
 ) -> list[Prediction]:
-    """The classes that a run sees in files, and in all images of folders."""
+    """The classes that a run sees in files, and in all images of folders, in the order given.
+
+    An image that cannot be read is an error; with `skip_bad_images` its prediction says why there is none.
+    """
+    check_weights(which)
     run = run if isinstance(run, Run) else load_run(run)
+    seen, model = run.preprocessing(), run.load_model(which)
     paths = find_images([images] if isinstance(images, (str, Path)) else images)
     files = FileImages(paths, np.zeros(len(paths), dtype=np.int64))
-    source = load_split(
-        files, "images", reading=reading or Reading(), on_progress=on_progress, **run.preprocessing().fit_args()
-    )
-    logits = predict_logits(run.load_model(which), source, run.preprocessing(), on_progress=on_progress)
+    files.alpha = seen.channels == 4
+    bad = _find_bad(files, seen.fit_args()) if skip_bad_images else {}
+    if len(bad) == len(files):
+        raise UserError(f"none of the {len(files)} images can be used, the first: {files.names[0]}: {bad[0]}.")
+    good = [i for i in range(len(files)) if i not in bad]
+    try:
+        source = load_split(
+            files.subset(good), "images", reading=reading or Reading(), on_progress=on_progress, **seen.fit_args()
+        )
+        logits = predict_logits(model, source, seen, on_progress=on_progress)
+    except BadImage as error:
+        remedy = "Repair or remove it, or leave such images out with --skip-bad-images (skip_bad_images=True)."
+        raise BadImage(error.name, error.reason, remedy) from None
     probabilities, order = logits.softmax(1).topk(min(top, logits.shape[1]))
     names = np.array(run.class_names)
-    return [
-        Prediction(str(path), names[row].tolist(), [round(p, 6) for p in shares])
-        for path, row, shares in zip(paths, order.numpy(), probabilities.tolist(), strict=True)
-    ]
+    predictions = {i: Prediction(str(paths[i]), [], [], reason) for i, reason in bad.items()}
+    for i, row, shares in zip(good, order.numpy(), probabilities.tolist(), strict=True):
+        predictions[i] = Prediction(str(paths[i]), names[row].tolist(), [round(p, 6) for p in shares])
+    return [predictions[i] for i in range(len(paths))]
+
+
+def _find_bad(files: FileImages, fit_args: dict) -> dict[int, str]:
+    """The images that cannot be used, and why; each is tried once, as it will be read."""
+
+    def reason(i: int) -> str | None:
+        try:
+            load_image(files, i, **fit_args)
+        except BadImage as error:
+            return error.reason
+        return None
+
+    return {i: why for i, why in enumerate(map_threads(reason, range(len(files)))) if why is not None}
 
 
 def find_images(given: list[str | Path]) -> list[Path]:

@@ -103,6 +103,20 @@ class Recipe:
     def __post_init__(self):
         for name in ("epochs", "batch_size", "accumulate", "validate_every"):
             _check(name, getattr(self, name), getattr(self, name) >= 1, "a whole number of at least 1")
+        for name in ("seed", "patience_epochs", "folds", "fold"):
+            _check(name, getattr(self, name), getattr(self, name) >= 0, "a whole number of at least 0")
+        for name in ("weight_decay", "warmup_epochs", "min_lr", "cooldown_epochs", "clip_grad", "sam_rho"):
+            _check(f"optim.{name}", getattr(self.optim, name), getattr(self.optim, name) >= 0, "at least 0")
+        for name in ("img_size", "train_size"):
+            size = getattr(self, name)
+            sides = size if isinstance(size, tuple) else (size,)
+            _check(name, size, size is None or min(sides) > 0, "more than 0")
+        if self.optim.cooldown_epochs >= self.epochs:
+            raise UserError(
+                f"optim.cooldown_epochs={self.optim.cooldown_epochs} leaves nothing of epochs={self.epochs}."
+            )
+        if self.fold and not self.folds:
+            raise UserError(f"fold={self.fold} is one of how many? Give folds= too, such as folds=5.")
         _check("fraction", self.fraction, 0 < self.fraction <= 1, "more than 0 and at most 1")
         _check("val_fraction", self.val_fraction, 0 < self.val_fraction < 1, "between 0 and 1")
         _check("ema_decay", self.ema_decay, 0 <= self.ema_decay < 1, "at least 0 and less than 1")
@@ -126,27 +140,34 @@ def _check(key: str, value: Any, holds: bool, allowed: str) -> None:
 
 def override(recipe: Recipe, settings: dict[str, Any] | list[str]) -> Recipe:
     """The recipe with some keys changed; `["optim.lr=3e-4", "model_args.depth=6"]` or the same as a dict."""
-    pairs = settings.items() if isinstance(settings, dict) else map(_split_pair, settings)
     tree = to_dict(recipe)
+    pairs = settings.items() if isinstance(settings, dict) else (_read_pair(text, tree) for text in settings)
     for key, value in pairs:
-        _assign(tree, key, value)
+        node, rest = _find_group(tree, key)
+        node[rest] = value
     return from_dict(tree)
 
 
-def _split_pair(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
+def _read_pair(text: str, tree: dict) -> tuple[str, Any]:
+    """A setting from the command line. What is text in a recipe stays as it was typed; the rest is read as YAML."""
+    key, equals, value = (part.strip() for part in text.partition("="))
     if not equals:
         raise UserError(f"'{text}' is not a setting; write key=value, such as epochs=50 or optim.lr=3e-4.")
-    return key.strip(), value.strip()
+    node, rest = _find_group(tree, key)
+    if isinstance(node.get(rest), str) or not value:
+        return key, value
+    try:
+        return key, yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise UserError(f"{key}={value} cannot be read; write it as YAML, such as {key}=3 or {key}=[1, 2].") from None
 
 
-def _assign(tree: dict, key: str, value: Any) -> None:
-    if isinstance(value, str):
-        value = yaml.safe_load(value) if value else ""
-    *groups, last = key.split(".", 1)
-    if groups and not isinstance(tree.get(groups[0]), dict):
-        raise UserError(f"unknown recipe key '{key}'. {did_you_mean(key, all_keys())}")
-    (tree[groups[0]] if groups else tree)[last] = value
+def _find_group(tree: dict, key: str) -> tuple[dict, str]:
+    """The group that a dotted key leads into, and what is left of the key: a name may hold dots itself."""
+    while "." in key and isinstance(tree.get(key.split(".", 1)[0]), dict):
+        group, key = key.split(".", 1)
+        tree = tree[group]
+    return tree, key
 
 
 def to_dict(recipe: Recipe) -> dict:
@@ -230,7 +251,7 @@ def _convert_scalar(value: Any, kind: Any, key: str) -> Any:
         return "" if value is None else str(value)
     try:
         converted = kind(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         converted = None
     if (
         converted is None

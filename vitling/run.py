@@ -9,8 +9,9 @@ best/  last/       model.safetensors and config.json, which timm loads as "local
 checkpoint/        what resuming needs: the two newest states and a manifest with their checksums
 """
 
-import errno
 import hashlib
+import io
+import itertools
 import json
 import os
 import platform
@@ -21,7 +22,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from vitling.errors import UserError
-from vitling.files import replacing, write_text
+from vitling.files import append_text, write_bytes, write_text
 from vitling.recipe import Recipe, load_recipe, save_recipe, to_dict
 
 KEPT_CHECKPOINTS = 2
@@ -107,6 +108,7 @@ class Run:
         """Nobody else may train into this directory meanwhile."""
         from filelock import FileLock, Timeout
 
+        ours = not self.path.exists()
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             lock = FileLock(self.path / ".lock", timeout=0)
@@ -123,7 +125,8 @@ class Run:
             lock.release()
             if [p.name for p in self.path.iterdir()] == [".lock"]:  # nothing came of it: leave no trace
                 (self.path / ".lock").unlink()
-                self.path.rmdir()
+                if ours:
+                    self.path.rmdir()
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -137,8 +140,7 @@ class Run:
 
     def append(self, file: str, record: dict) -> None:
         """Add a line to one of the logs, in one write."""
-        with _no_space(self.path), open(self.path / file, "ab", buffering=0) as stream:
-            stream.write((json.dumps(record) + "\n").encode())
+        append_text(self.path / file, json.dumps(record) + "\n")
 
     def sizes(self) -> dict[str, int]:
         """Bytes in the logs now; a checkpoint remembers them."""
@@ -158,20 +160,29 @@ class Run:
 
     # -- checkpoints -----------------------------------------------------------------------------------------------
 
-    def save_checkpoint(self, state: dict, step: int) -> None:
-        """Write a state, then the manifest that makes it count; older states than the last two go."""
+    def write_checkpoint(self, state: dict, step: int) -> None:
+        """Write a state. It counts from `confirm_checkpoint` on."""
         import torch
 
-        folder = self.path / "checkpoint"
-        name = f"step-{step:09d}.pt"
-        with replacing(folder / name) as temporary:
-            torch.save(state, temporary)
-        entries = [entry for entry in self._manifest() if entry["file"] != name]
-        entries = [*entries, {"file": name, "step": step, "sha256": _sha256(folder / name)}][-KEPT_CHECKPOINTS:]
+        buffer = io.BytesIO()  # torch reports a full disk as something else when it writes the file itself
+        torch.save(state, buffer)
+        data = buffer.getvalue()
+        self.unconfirmed = {"file": f"step-{step:09d}.pt", "step": step, "sha256": hashlib.sha256(data).hexdigest()}
+        write_bytes(self.path / "checkpoint" / self.unconfirmed["file"], data)
+
+    def confirm_checkpoint(self) -> None:
+        """Let the state that was written last count; older ones than the last two go."""
+        folder, entry = self.path / "checkpoint", self.unconfirmed
+        entries = [*(known for known in self._manifest() if known["step"] < entry["step"]), entry][-KEPT_CHECKPOINTS:]
         write_text(folder / "manifest.json", json.dumps(entries, indent=1))
         for old in folder.glob("step-*.pt"):
-            if old.name not in {entry["file"] for entry in entries}:
+            if old.name not in {known["file"] for known in entries}:
                 old.unlink()
+
+    def last_checkpoint(self) -> Path | None:
+        """The newest state that counts."""
+        entries = self._manifest()
+        return self.path / "checkpoint" / entries[-1]["file"] if entries else None
 
     def load_checkpoint(self) -> tuple[dict | None, list[str]]:
         """The newest state that is whole, and a line for each one that is not."""
@@ -182,7 +193,7 @@ class Run:
             path = self.path / "checkpoint" / entry["file"]
             if path.exists() and _sha256(path) == entry["sha256"]:
                 return torch.load(path, map_location="cpu", weights_only=True), torn
-            torn.append(f"checkpoint {path} is torn or missing; using the one before it")
+            torn.append(f"checkpoint {path} is torn or missing; going back to the one before it, or to the start")
         return None, torn
 
     def _manifest(self) -> list[dict]:
@@ -200,6 +211,12 @@ def load_run(path: str | Path) -> Run:
     if not (path / "run.json").exists():
         raise UserError(f"{path} is not a run directory (it has no run.json); give the folder that --out named.")
     return Run(path)
+
+
+def free_directory(base: Path, asked: dict) -> Path:
+    """The first of base, base-2, base-3 ... that is free, or already is the run that is asked for."""
+    candidates = itertools.chain([base], (base.with_name(f"{base.name}-{number}") for number in itertools.count(2)))
+    return next(path for path in candidates if not path.exists() or Run(path).info.get("asked") == asked)
 
 
 def asked_for(recipe: Recipe, budget_seconds: float | None) -> dict:
@@ -272,15 +289,3 @@ def _sha256(path: Path) -> str:
         while block := stream.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
-
-
-@contextmanager
-def _no_space(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno == errno.ENOSPC:
-            raise UserError(
-                f"no space left on the device for {path}; free some and repeat the command to resume."
-            ) from None
-        raise

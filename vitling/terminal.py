@@ -9,12 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from vitling.errors import UserError
+from vitling.listener import Listener
 
-console = Console(highlight=False)
+console = Console(highlight=False, emoji=False)  # a class may be called ":ok:"
 
 
 def parse_duration(text: str) -> float:
@@ -55,18 +57,7 @@ def percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.2f} %"
 
 
-class Quiet:
-    """Shows nothing."""
-
-    def say(self, text: str) -> None: ...
-    def decoding(self, split: str, done: int, total: int) -> None: ...
-    def started(self, facts: dict) -> None: ...
-    def stepped(self, epoch: int, step: int, steps: int, loss: float, images_per_second: float) -> None: ...
-    def validated(self, record: dict, timing: dict) -> None: ...
-    def finished(self, run) -> None: ...
-
-
-class Plain(Quiet):
+class Plain(Listener):
     """One line per validation, for logs and pipes; at most one every two seconds."""
 
     def __init__(self):
@@ -120,7 +111,10 @@ class Plain(Quiet):
             f"Best validation accuracy {percent(best['val_top1'])} in epoch {best['epoch']}."
         )
         self.say(f"run directory: {run.path}")
-        self.say(f"next: vitling evaluate {run.path}    (the test set: look once)")
+        if "test" in info["data"].get("splits", ["test"]):
+            self.say(f"next: vitling evaluate {run.path}    (the test set: look once)")
+        else:
+            self.say(f"next: vitling evaluate {run.path} --split val    (every number; the data has no test set)")
         self.say(f"      vitling diagnose {run.path}    (why this number, and what to try)")
         self.say(f"      vitling predict {run.path} IMAGE...")
 
@@ -137,7 +131,7 @@ class Live(Plain):
 
     def _bar(self, name: str, done: int, total: int, text: str = "") -> None:
         if name not in self.bars:
-            self.bars[name] = self.progress.add_task(name, total=total)
+            self.bars[name] = self.progress.add_task(name, total=total, text=text)
         self.progress.update(self.bars[name], completed=done, total=total, text=text)
 
     def decoding(self, split: str, done: int, total: int) -> None:
@@ -155,6 +149,18 @@ class Live(Plain):
         super().validated(record, timing)
 
 
+def live_progress(console: Console) -> Progress:
+    """The bars that `Live` moves, each with a text of its own."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[text]}"),
+        TimeRemainingColumn(),
+    )
+    return Progress(*columns, console=console, transient=True)
+
+
 @contextmanager
 def show_training(quiet: bool = False):
     """A listener for `train`: a live bar in a terminal, plain lines elsewhere. Says how to resume when interrupted."""
@@ -162,16 +168,9 @@ def show_training(quiet: bool = False):
 
     try:
         if quiet:
-            yield Quiet()
+            yield Listener()
         elif console.is_terminal:
-            columns = (
-                TextColumn("{task.description}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[text]}"),
-                TimeRemainingColumn(),
-            )
-            with Progress(*columns, console=console, transient=True) as progress:
+            with live_progress(console) as progress:
                 yield Live(progress)
         else:
             yield Plain()
@@ -199,7 +198,9 @@ def show_progress(quiet: bool = False):
 def show_evaluation(result, run: Path) -> None:
     low, high = result.top1_interval
     summary = Table(
-        title=f"{result.data}, {result.split} split, {result.images:,} images", show_header=False, title_justify="left"
+        title=f"{escape(result.data)}, {result.split} split, {result.images:,} images",
+        show_header=False,
+        title_justify="left",
     )
     summary.add_row("top-1", f"{percent(result.top1)}   (95 % interval {100 * low:.2f} to {100 * high:.2f})")
     if result.top5 is not None:
@@ -220,18 +221,20 @@ def show_evaluation(result, run: Path) -> None:
     )
     for row in shown:
         table.add_row(
-            row["name"],
+            escape(row["name"]),
             f"{row['images']:,}",
             percent(row["accuracy"]),
             "{:.1f} to {:.1f}".format(*(100 * x for x in row["interval"])),
         )
     console.print(table)
     if len(result.class_names) <= 12:
-        confusion = Table("truth \\ seen as", *result.class_names, title="confusion", title_justify="left")
+        confusion = Table("truth \\ seen as", *map(escape, result.class_names), title="confusion", title_justify="left")
         for name, row in zip(result.class_names, result.confusion, strict=True):
-            confusion.add_row(name, *(str(n) if n else "." for n in row))
+            confusion.add_row(escape(name), *(str(n) if n else "." for n in row))
         console.print(confusion)
-    console.print(f"all numbers: {run / f'evaluation-{result.split}.json'}", soft_wrap=True)
+    for note in result.notes:
+        console.print(f"note: {note}", soft_wrap=True, markup=False)
+    console.print(f"all numbers: {run / result.file_name}", soft_wrap=True, markup=False)
 
 
 def show_verdict(results: list, page: Path) -> None:
@@ -251,21 +254,26 @@ def show_verdict(results: list, page: Path) -> None:
 
 
 def show_predictions(predictions: list, form: str) -> None:
+    """Print predictions as a table, JSON or CSV; images that were skipped end up on standard error, with the reason."""
+    seen = [p for p in predictions if p.skipped is None]
     if form == "json":
         print(json.dumps([vars(p) for p in predictions], indent=1, ensure_ascii=False))
     elif form == "csv":
         writer = csv.writer(sys.stdout)
         writer.writerow(["path", "class", "probability"])
-        for p in predictions:
+        for p in seen:
             writer.writerows([p.path, name, share] for name, share in zip(p.classes, p.probabilities, strict=True))
     else:
         table = Table("image", "class", "probability", "then")
-        for p in predictions:
+        for p in seen:
             then = ", ".join(
                 f"{name} {percent(share)}" for name, share in zip(p.classes[1:], p.probabilities[1:], strict=True)
             )
-            table.add_row(p.path, p.classes[0], percent(p.probabilities[0]), then)
+            table.add_row(escape(p.path), escape(p.classes[0]), percent(p.probabilities[0]), escape(then))
         console.print(table)
+    for p in predictions:
+        if p.skipped is not None:
+            print(f"skipped {p.path}: {p.skipped}", file=sys.stderr)
 
 
 def show_names(what: str, pattern: str) -> None:

@@ -12,6 +12,7 @@ import time
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,7 @@ from vitling.run import Run, asked_for, environment, recipe_digest
 
 EVAL_BATCH = 256
 MEASURED_STEPS = 12  # of a run with a budget or compile=auto
+MEASURED_SHARE = 0.1  # of a budget, at most, for measuring
 PREPARING_SHARE = 0.25  # of a budget, for a run that the method needs first
 BUDGET_USED = 0.92  # the rest is for what the first steps do not show
 SMALL_BATCH = 2**20  # pixels: larger ones always run on all threads
@@ -48,6 +50,7 @@ class Settings:
     precision: str = "no"  # no (float32) | bf16 | fp16
     threads: int | None = None  # None: one or all, whichever is faster for this model
     budget_seconds: float | None = None
+    began: float = field(default_factory=time.monotonic)  # what wall time and budget count from
     checkpoint_seconds: float = 60.0
     trackers: tuple[str, ...] = ()
     reading: Reading = field(default_factory=Reading)
@@ -109,20 +112,21 @@ class Training:
     ):
         self.run, self.asked, self.settings, self.listener = run, asked, settings, listener
         self.accelerator, self.interruption = accelerator, interruption
-        self.began = time.monotonic()
+        self.began = settings.began
         self.data = self._load_data(recipe)
         self.recipe = replace(recipe, img_size=self.data.preprocessing.size, channels=self.data.preprocessing.channels)
-        self._build()
         state = self._load_checkpoint()
+        self.step, self.total_steps, self.schedule, self.ema = 0, math.inf, None, None
+        self._build(load_init=state is None)
         if state is None:
-            self._choose_threads()
+            self._try_a_step()
             if settings.budget_seconds:
                 self._fit_to_budget()
         self.schedule = Schedule(self.optimizer, self.recipe, self.loader.steps_per_epoch)
-        self.ema = None
+        self.total_steps = self.recipe.epochs * self.loader.steps_per_epoch
         if self.recipe.ema_decay:
             self.ema = ModelEmaV3(self.model, decay=self.recipe.ema_decay, use_warmup=self.recipe.ema_warmup)
-        self.step, self.best, self.best_epoch, self.sums, self.seconds_before = 0, None, 0, {}, 0.0
+        self.best, self.best_epoch, self.sums, self.seconds_before = None, 0, {}, 0.0
         self.compiled: bool | None = {"off": False, "on": True, "auto": None}[self.recipe.compile]
         if state is not None:
             self._restore(state)
@@ -144,13 +148,13 @@ class Training:
                 recipe, self.settings.reading, model_size=size, on_progress=self.listener.decoding
             )
 
-    def _build(self) -> None:
+    def _build(self, load_init: bool) -> None:
         recipe, data = self.recipe, self.data
         for note in data.dataset.notes:
             self.listener.say(note)
         method_args = prepare_method(recipe.method, self._surroundings(), recipe.method_args)
         seed_everything(recipe.seed, "init")
-        model, what_was_loaded = create_model(recipe, data)
+        model, what_was_loaded = create_model(recipe, data, load_init)
         if what_was_loaded:
             self.listener.say(what_was_loaded)
         method = create_method(
@@ -223,6 +227,7 @@ class Training:
                 train_images=len(data.train),
                 val_images=len(data.val),
                 skipped=data.dataset.skipped,
+                splits=sorted(data.dataset.splits),
             ),
             parameters=sum(p.numel() for p in self.model.parameters()),
             environment=environment(),
@@ -231,27 +236,34 @@ class Training:
         )
         self.run.save_recipe(self.recipe)
 
-    def _choose_threads(self) -> None:
-        """On a CPU, one thread or all: small models run faster on one, above all where other programs want the cores too."""
-        most = torch.get_num_threads()
-        if self.settings.threads:
-            torch.set_num_threads(self.settings.threads)
-            return
-        pixels = self.recipe.batch_size * math.prod(self.data.preprocessing.size)
-        if self.accelerator.device.type != "cpu" or self.accelerator.num_processes > 1 or pixels > SMALL_BATCH:
-            return
+    def _try_a_step(self) -> None:
+        """Compute one batch's gradients before the run is written down: what cannot train says so now.
+
+        On a CPU it also chooses one thread or all: small models run faster on one, above all where other programs want
+        the cores too. A run that begins anew keeps the number it had.
+        """
         before = copy.deepcopy(self.unwrapped.state_dict())
+        self.method.train()
+        most = torch.get_num_threads()
+        fixed = self.settings.threads or self.run.info.get("environment", {}).get("threads")
+        pixels = self.recipe.batch_size * math.prod(self.data.preprocessing.size)
+        measured = (
+            self.accelerator.device.type == "cpu" and self.accelerator.num_processes == 1 and pixels < SMALL_BATCH
+        )
+        candidates = [fixed] if fixed else [1, most, 1, most] if measured and most > 1 else [most]
         micro_batches = next(self.loader.epoch(0))
-        self.step = 0
         seconds = {}
-        for threads in (1, most, 1, most) if most > 1 else ():
+        for threads in candidates:
             torch.set_num_threads(threads)
             began = time.perf_counter()
-            self._gradients(micro_batches)
+            try:
+                self._gradients(micro_batches)
+            except (RuntimeError, TypeError, ValueError) as error:
+                raise UserError(f"these settings cannot train: {str(error).strip().splitlines()[0]}") from error
             self.optimizer.zero_grad()
             seconds[threads] = time.perf_counter() - began  # the second time counts
         self.unwrapped.load_state_dict(before)
-        torch.set_num_threads(min(seconds, key=seconds.get, default=most))
+        torch.set_num_threads(min(seconds, key=seconds.get))
 
     def _fit_to_budget(self) -> None:
         """Measure the first steps, then choose the number of epochs that the time allows."""
@@ -264,8 +276,13 @@ class Training:
                 f"one epoch takes about {epoch_seconds:.0f} s here and {max(left, 0):.0f} s of the budget are left; "
                 "raise --budget, lower fraction= or choose a smaller model."
             )
-        share = self.recipe.optim.warmup_epochs / self.recipe.epochs
-        optim = replace(self.recipe.optim, warmup_epochs=round(share * epochs, 3), cooldown_epochs=0)
+        share, optim = epochs / self.recipe.epochs, self.recipe.optim
+        optim = replace(
+            optim,
+            warmup_epochs=round(share * optim.warmup_epochs, 3),
+            decay_epochs=max(round(share * optim.decay_epochs, 3), 1e-3),
+            cooldown_epochs=int(share * optim.cooldown_epochs),
+        )
         self.recipe = replace(self.recipe, epochs=epochs, optim=optim)
         self.loader.recipe = self.recipe
         self.listener.say(f"a step takes {step_seconds * 1000:.0f} ms, so the budget allows {epochs} epochs")
@@ -273,23 +290,21 @@ class Training:
     def _measure(self) -> tuple[float, float, float]:
         """Seconds of a step, of everything so far, and of a validation. The weights are as before afterwards."""
         before = copy.deepcopy((self.unwrapped.state_dict(), self.optimizer.state_dict()))
-        self.step, self.ema = 0, None
-        self.method.train()
         ticks = [time.perf_counter()]  # between them: reading, augmenting and learning from a batch
         for micro_batches in self._endless_steps():
             self._gradient_step(micro_batches)
             ticks.append(time.perf_counter())
-            if len(ticks) > MEASURED_STEPS:
+            enough = ticks[-1] - ticks[0] > MEASURED_SHARE * self.settings.budget_seconds
+            if len(ticks) > MEASURED_STEPS or (enough and len(ticks) > 3):
                 break
         began = time.perf_counter()
-        validate(self.model, self.data, self.accelerator)
-        validation = time.perf_counter() - began
+        seen = validate(self.model, self.data, self.accelerator, batches=1)["images"]
+        validation = (time.perf_counter() - began) / seen * len(self.data.val)
         self.unwrapped.load_state_dict(before[0])
         self.optimizer.load_state_dict(before[1])
-        step_seconds = (ticks[-1] - ticks[2]) / (len(ticks) - 3)  # the first two warm up
-        measured = torch.tensor(
-            [step_seconds, time.monotonic() - self.began, validation], device=self.accelerator.device
-        )
+        step_seconds = (ticks[-1] - ticks[1]) / (len(ticks) - 2)  # the first one warms up
+        spent = time.monotonic() - self.began
+        measured = torch.tensor([step_seconds, spent, validation], device=self.accelerator.device)
         return tuple(self.accelerator.reduce(measured, "mean").tolist())
 
     def _endless_steps(self):
@@ -300,17 +315,17 @@ class Training:
 
     def run_to_end(self) -> None:
         recipe, per_epoch = self.recipe, self.loader.steps_per_epoch
-        self.total_steps = recipe.epochs * per_epoch
         self.listener.started(self._facts())
+        self.clock, self.first_step = time.monotonic(), self.step
         stopped = f"all {recipe.epochs} epochs are done"
         for epoch in range(self.step // per_epoch, recipe.epochs):
             self._train_epoch(epoch)
             last = epoch + 1 == recipe.epochs
             if last or (epoch + 1) % recipe.validate_every == 0:
                 self._validate(epoch)
-            if recipe.patience_epochs and epoch + 1 - self.best_epoch >= recipe.patience_epochs:
-                stopped = f"no better validation accuracy for {recipe.patience_epochs} epochs"
-                break
+                if recipe.patience_epochs and epoch + 1 - self.best_epoch >= recipe.patience_epochs:
+                    stopped = f"no better validation accuracy for {recipe.patience_epochs} epochs"
+                    break
         self._finish(stopped)
 
     def _train_epoch(self, epoch: int) -> None:
@@ -319,21 +334,25 @@ class Training:
         self._training_mode()
         clock, seen = time.monotonic(), 0
         for micro_batches in self.loader.epoch(epoch, start):
+            # Before the step, when the last validation is done too: what is saved here is a whole number of steps.
             self._pause_if_asked()
+            saving = time.monotonic() - self.saved_at > self.settings.checkpoint_seconds
+            if saving:
+                self._write_checkpoint()
             losses = self._gradient_step(micro_batches)
             self.step += 1
             self._account(losses)
+            if saving and self.accelerator.is_main_process:
+                self.run.confirm_checkpoint()  # its weights have given a finite loss
             seen += self.recipe.batch_size
             rate = seen / (time.monotonic() - clock)
             self.listener.stepped(epoch, self.step - epoch * per_epoch, per_epoch, self.last_loss, rate)
-            self._decide_compile(clock, seen // self.recipe.batch_size)
-            if time.monotonic() - self.saved_at > self.settings.checkpoint_seconds:
-                self._save_checkpoint()
+            self._decide_compile()
         self.images_per_second = seen / max(time.monotonic() - clock, 1e-9)
 
     def _gradient_step(self, micro_batches: list[dict[str, Tensor]]) -> dict[str, Tensor]:
         """One optimiser step."""
-        if hasattr(self, "schedule"):
+        if self.schedule:
             self.schedule.set(self.step)
         losses = self._gradients(micro_batches)
         if self.sam:
@@ -353,7 +372,7 @@ class Training:
     def _gradients(self, micro_batches: list[dict[str, Tensor]]) -> dict[str, Tensor]:
         """Gradients of the mean loss over the micro-batches; processes exchange them once, at the last one."""
         seed_everything(self.recipe.seed, "step", self.step, self.accelerator.process_index)
-        progress = self.step / getattr(self, "total_steps", math.inf)
+        progress = self.step / self.total_steps
         parts, total = len(micro_batches), {}
         for number, batch in enumerate(micro_batches, start=1):
             with self.accelerator.no_sync(self.method) if number < parts else nullcontext():
@@ -380,8 +399,7 @@ class Training:
 
     def _before_validation(self) -> bool:
         """Whether this step is the last one before a regular validation."""
-        counted = hasattr(self, "total_steps")  # not the steps that only measure time
-        return counted and (self.step + 1) % (self.loader.steps_per_epoch * self.recipe.validate_every) == 0
+        return self.schedule and (self.step + 1) % (self.loader.steps_per_epoch * self.recipe.validate_every) == 0
 
     def _log_gradients(self) -> None:
         """Write down one step's gradient norms per layer, as the optimiser sees them: too cheap to be an option."""
@@ -396,22 +414,24 @@ class Training:
         values = self.accelerator.reduce(values, "mean").tolist()
         if not all(map(math.isfinite, values)):
             terms = ", ".join(f"{name}={value:.4g}" for name, value in zip(names, values, strict=True))
-            raise UserError(
-                f"loss became {values[0]} at step {self.step} ({terms}); last good checkpoint: {self._last_good()}. "
-                "Try a lower optim.lr, a longer optim.warmup_epochs or optim.clip_grad=1."
-            )
+            self._refuse_loss(values[0], terms)
         for name, value in zip(names, values, strict=True):
             self.sums[name] = self.sums.get(name, 0.0) + value
         self.last_loss = values[0]
 
-    def _last_good(self) -> str:
-        known = sorted((self.run.path / "checkpoint").glob("step-*.pt"))
-        return str(known[-1]) if known else "none yet"
+    def _refuse_loss(self, loss: float, terms: str) -> None:
+        raise UserError(
+            f"loss became {loss} at step {self.step} ({terms}); last good checkpoint: "
+            f"{self.run.last_checkpoint() or 'none yet'}. "
+            "Try a lower optim.lr, a longer optim.warmup_epochs or optim.clip_grad=1."
+        )
 
     def _validate(self, epoch: int) -> None:
         model = self.ema.module if self.ema else self.model
         began = time.monotonic()
         val = validate(model, self.data, self.accelerator)
+        if not math.isfinite(val["loss"]):
+            self._refuse_loss(val["loss"], f"val_loss={val['loss']}")
         others = {
             f"val_{name}_top1": validate(network, self.data, self.accelerator)["top1"]
             for name, network in self.unwrapped.evaluated().items()
@@ -463,12 +483,18 @@ class Training:
         self.run.save_model(which, model, self.data.class_names, args)
 
     def _save_checkpoint(self) -> None:
+        self._write_checkpoint()
+        if self.accelerator.is_main_process:
+            self.run.confirm_checkpoint()
+
+    def _write_checkpoint(self) -> None:
         """The main process writes: every process holds the same state, and generators are functions of the step."""
         self.saved_at = time.monotonic()
         if not self.accelerator.is_main_process:
             return
         state = {
             "recipe": recipe_digest(self.recipe),
+            "data": self.data.dataset.fingerprint,
             "method": self.unwrapped.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "ema": self.ema.module.state_dict() if self.ema else None,
@@ -482,7 +508,7 @@ class Training:
             "threads": torch.get_num_threads(),
             "logs": self.run.sizes(),
         }
-        self.run.save_checkpoint(state, self.step)
+        self.run.write_checkpoint(state, self.step)
 
     def _load_checkpoint(self) -> dict | None:
         state, torn = self.run.load_checkpoint()
@@ -492,6 +518,11 @@ class Training:
             raise UserError(
                 f"the checkpoint in {self.run.path} is of another recipe than its recipe.yaml; "
                 "restore that file, or train into another folder with --out."
+            )
+        if state is not None and state["data"] != self.data.dataset.fingerprint:
+            raise UserError(
+                f"the data {self.recipe.data} has changed since {self.run.path} was interrupted; "
+                "restore it, or train into another folder with --out."
             )
         return state
 
@@ -505,7 +536,7 @@ class Training:
         self.step, self.best_epoch, self.sums = state["step"], state["best_epoch"], state["sums"]
         self.best = tuple(state["best"]) if state["best"] else None
         self.seconds_before, self.compiled = state["seconds"], state["compiled"]
-        torch.set_num_threads(state["threads"])  # another number would round differently
+        torch.set_num_threads(self.settings.threads or state["threads"])  # another number would round differently
         if self.accelerator.is_main_process:
             self.run.cut_logs(state["logs"])
             self.run.update(status="running")
@@ -525,11 +556,12 @@ class Training:
                 )
             raise Interrupted(f"saved {self.run.path} at step {self.step}; the same command resumes it")
 
-    def _decide_compile(self, clock: float, steps_here: int) -> None:
+    def _decide_compile(self) -> None:
         """compile=auto: compile once the measured speed says that enough eager training is left to repay it."""
-        if self.compiled is not None or steps_here < MEASURED_STEPS:
+        steps_here = self.step - self.first_step
+        if self.compiled is not None or steps_here < min(MEASURED_STEPS, self.total_steps):
             return
-        left = (time.monotonic() - clock) / steps_here * (self.total_steps - self.step)
+        left = (time.monotonic() - self.clock) / steps_here * (self.total_steps - self.step)
         self.compiled = left > COMPILE_WORTH_SECONDS
         if self.compiled:
             self.unwrapped.compile_networks()
@@ -574,13 +606,15 @@ class Training:
 
 
 @torch.inference_mode()
-def validate(model: nn.Module, data: TrainingData, accelerator: Accelerator) -> dict[str, float]:
-    """Top-1 accuracy and mean cross-entropy on the validation split, over all processes."""
+def validate(
+    model: nn.Module, data: TrainingData, accelerator: Accelerator, batches: int | None = None
+) -> dict[str, float]:
+    """Top-1 accuracy and mean cross-entropy on the validation split, or its first batches, over all processes."""
     training, compiled = model.training, getattr(model, "_compiled_call_impl", None)
     model.eval()
     model._compiled_call_impl = None  # eager: compiling for the evaluation shapes would not repay itself
     sums = torch.zeros(3, dtype=torch.float64, device=accelerator.device)
-    batches = eval_batches(
+    found = eval_batches(
         data.val,
         data.preprocessing.normalize,
         batch_size=EVAL_BATCH,
@@ -588,7 +622,7 @@ def validate(model: nn.Module, data: TrainingData, accelerator: Accelerator) -> 
         rank=accelerator.process_index,
         world=accelerator.num_processes,
     )
-    for batch in batches:
+    for batch in islice(found, batches):
         with accelerator.autocast():
             logits = model(batch["image"]).float()
         label = batch["label"]
@@ -603,7 +637,7 @@ def validate(model: nn.Module, data: TrainingData, accelerator: Accelerator) -> 
     model.train(training)
     model._compiled_call_impl = compiled
     right, loss, count = accelerator.reduce(sums, "sum").tolist()
-    return {"top1": right / count, "loss": loss / count}
+    return {"top1": right / count, "loss": loss / count, "images": count}
 
 
 def seed_everything(*parts: object) -> None:
@@ -624,7 +658,10 @@ def _accelerator(settings: Settings, run_dir: str | Path) -> Accelerator:
             raise UserError(f'--{tracker} needs the package {tracker}: pip install "vitling[trackers]".')
     AcceleratorState._reset_state()  # accelerate refuses a second precision in one process, a study needs it
     return Accelerator(
-        mixed_precision=settings.precision, log_with=list(settings.trackers) or None, project_dir=str(run_dir)
+        cpu=not torch.accelerator.is_available(),  # without this, several processes on CPUs do not find each other
+        mixed_precision=settings.precision,
+        log_with=list(settings.trackers) or None,
+        project_dir=str(run_dir),
     )
 
 

@@ -6,10 +6,10 @@ import pytest
 import timm
 import torch
 import torch.nn.functional as F
+from rule import golden, normal
 from timm.optim import param_groups_weight_decay
 
 import vitling
-from rule import golden, normal
 from vitling.models.dhvt import DAFF, DHVT, SOPE, Block, HeadInteractedAttention
 
 NAMED = ["dhvt_tiny_cifar_patch4", "dhvt_small_cifar_patch2", "dhvt_tiny_imagenet_patch16"]

@@ -5,9 +5,9 @@ import pytest
 import timm
 import torch
 import torch.nn.functional as F
+from rule import golden, normal
 
 import vitling
-from rule import golden, normal
 from vitling.models.lvvit import LVViT, mix_tokens, random_box
 
 NAMED = ["lvvit", "lvvit_t", "lvvit_s"]

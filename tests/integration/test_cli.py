@@ -146,12 +146,21 @@ def test_wrong_commands_are_one_clear_line(tmp_path, photographs, run):
     assert "holds another run" in error("train", "digits", "--out", run)
     assert "no run at" in error("evaluate", tmp_path / "nowhere")
     assert "is not a run directory" in error("evaluate", photographs)
-    assert "has no val split" in error("evaluate", run, photographs, "--split", "vall").replace("vall", "val")
+    assert "vall" in error("evaluate", run, photographs, "--split", "vall")
+    assert "choose one" in error("predict", run, photographs, "--json", "--csv")
+    assert "leave data= out" in error("train", "digits", "data=cifar10")
     assert "no image at" in error("predict", run, tmp_path / "nothing.png")
     (tmp_path / "broken.png").write_bytes(b"not a picture")
     assert "broken.png" in error("predict", run, tmp_path / "broken.png")
     assert "no models called 'nosuch'" in error("list", "models", "nosuch")
     assert not (tmp_path / "a").exists()
+
+
+def test_another_setting_gets_a_folder_of_its_own_by_default(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for fraction in ("0.2", "0.3", "0.2"):
+        vitling("train", "digits", "epochs=1", "optim.warmup_epochs=0", f"fraction={fraction}", "-q")
+    assert sorted(p.name for p in (tmp_path / "runs").iterdir()) == ["digits-vit_nano", "digits-vit_nano-2"]
 
 
 def test_data_with_classes_that_the_run_does_not_know_is_refused(run, tmp_path):

@@ -515,13 +515,13 @@ def test_a_marked_cell_moves_with_the_image(crop, moves):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (dict(crop="centre"), "unknown crop='centre'. Allowed: none, pad, resized."),
+        (dict(crop="centre"), "unknown augment.crop='centre'. Allowed: none, pad, resized."),
         (dict(interpolation="bicubik"), "Did you mean bicubic"),
-        (dict(erase_mode="rand"), "unknown erase_mode='rand'"),
-        (dict(hflip=1.5), "hflip=1.5 is a probability"),
+        (dict(erase_mode="rand"), "unknown augment.erase_mode='rand'"),
+        (dict(hflip=1.5), "augment.hflip=1.5 is a probability"),
         (dict(std=(1.0, 1.0)), "one value per channel"),
-        (dict(crop_scale=(0.5, 0.1)), r"crop_scale=\(0.5, 0.1\)"),
-        (dict(color_jitter=-0.4), "color_jitter=-0.4"),
+        (dict(crop_scale=(0.5, 0.1)), r"augment.crop_scale=\(0.5, 0.1\)"),
+        (dict(color_jitter=-0.4), "augment.color_jitter=-0.4"),
     ],
 )
 def test_a_wrong_setting_is_refused_in_one_line(settings, message):

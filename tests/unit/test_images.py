@@ -1,5 +1,6 @@
 """Reading one image of any kind, fitting it to a size, decoding many."""
 
+import pickle
 import threading
 
 import numpy as np
@@ -171,7 +172,7 @@ def broken(tmp_path, kind):
         ("missing", "no such file"),
         ("float", "floating-point"),
         ("floats", "its numbers are float64; uint8 or uint16"),
-        ("objects", "allow_pickle=False"),
+        ("objects", "Python objects or is no .npy file; save it with np.save"),
     ],
 )
 def test_a_bad_image_is_named_with_the_reason_in_one_line(tmp_path, kind, reason):
@@ -183,6 +184,12 @@ def test_a_bad_image_is_named_with_the_reason_in_one_line(tmp_path, kind, reason
     assert str(path) in message
     assert "on_bad_image=skip" in message
     assert "\n" not in message
+
+
+def test_a_bad_image_survives_being_pickled():
+    error = pickle.loads(pickle.dumps(BadImage("a.png", "no such file", "Look again.")))
+    assert (error.name, error.reason) == ("a.png", "no such file")
+    assert str(error) == "cannot read image a.png: no such file. Look again."
 
 
 @pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
@@ -256,6 +263,13 @@ def test_other_channel_counts_are_not_guessed():
 def test_sixteen_bits_are_scaled_by_white_and_clipped():
     array = np.array([[[0], [2048], [4095], [65535]]], np.uint16)
     assert fit_image(array, (1, 4), "resize", 1, white=4095).tolist() == [[[0, 128, 255, 255]]]
+
+
+def test_sixteen_bits_are_refused_where_eight_are_expected_unless_they_fit():
+    array = np.array([[[0], [128], [255]]], np.uint16)
+    assert fit_image(array, (1, 3), "resize", 1).tolist() == [[[0, 128, 255]]]
+    with pytest.raises(UserError, match=r"16 bits \(values up to 4095\), but the training images have 8"):
+        fit_image(array + 3840, (1, 3), "resize", 1)
 
 
 def test_sixteen_bits_are_resampled_before_they_are_rounded():

@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from rule import golden
 
-from vitling.data import ArrayImages
+from vitling.data import ArrayImages, BadImage, FileImages
 from vitling.data.augment import Augment
 from vitling.data.loader import Resident, Streamed, TrainLoader, epoch_order, eval_batches
 from vitling.errors import UserError
@@ -45,6 +46,19 @@ def test_workers_give_the_same_batches_as_none():
     for epoch in (0, 1):
         for [a], [b] in zip(loader(alone).epoch(epoch), loader(helped).epoch(epoch), strict=True):
             assert torch.equal(a["image"], b["image"])
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_bad_image_met_while_streaming_is_one_clear_line(tmp_path, workers):
+    for i in range(8):
+        Image.new("L", (8, 8), i).save(tmp_path / f"{i}.png")
+    (tmp_path / "5.png").write_bytes(b"no image")
+    images = FileImages([f"{i}.png" for i in range(8)], [0, 1] * 4, root=tmp_path)
+    streamed = Streamed(images, workers=workers, size=(8, 8), fit="resize", channels=1, white=255)
+    with pytest.raises(BadImage) as caught:
+        list(eval_batches(streamed, torch.Tensor.float, batch_size=2, device="cpu"))
+    assert str(caught.value).startswith(f"cannot read image {tmp_path / '5.png'}: Pillow does not recognise it")
+    assert "\n" not in str(caught.value)
 
 
 def test_an_epoch_entered_in_the_middle_goes_on_as_it_would_have():

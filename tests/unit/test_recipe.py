@@ -34,6 +34,16 @@ def test_scientific_notation_in_free_arguments_is_a_number():
     assert override(Recipe(), ["method_args.label_smoothing=1e-1"]).method_args == {"label_smoothing": 0.1}
 
 
+def test_text_stays_as_it_was_typed():
+    recipe = override(Recipe(), ["init=runs/no #2: yes", "model=@odd"])
+    assert (recipe.init, recipe.model) == ("runs/no #2: yes", "@odd")
+    assert override(Recipe(), {"data": "/photographs #2"}).data == "/photographs #2"
+
+
+def test_a_name_pattern_may_hold_dots():
+    assert override(Recipe(), ["optim.lr_factors.blocks.*=0.1"]).optim.lr_factors == {"blocks.*": 0.1}
+
+
 def test_yaml_words_for_true_and_false_still_mean_the_choice_off_and_on():
     assert override(Recipe(), ["compile=off"]).compile == "off"
     assert override(Recipe(), ["compile=on"]).compile == "on"
@@ -56,6 +66,15 @@ def test_yaml_words_for_true_and_false_still_mean_the_choice_off_and_on():
         ("optim.warmup_epochs=200", "optim.warmup_epochs=200 leaves nothing of epochs=100"),
         ("optim.decay_all=maybe", "must be true or false"),
         ("folds=1", "folds=1 is out of range"),
+        ("fold=4", "Give folds= too"),
+        ("epochs=[1", "epochs=[1 cannot be read"),
+        ("epochs=.inf", "epochs=inf must be a whole number"),
+        ("seed=-1", "seed=-1 is out of range"),
+        ("img_size=0", "img_size=0 is out of range"),
+        ("img_size=-8", "img_size=-8 is out of range"),
+        ("patience_epochs=-1", "patience_epochs=-1 is out of range"),
+        ("optim.clip_grad=-1", "optim.clip_grad=-1.0 is out of range"),
+        ("optim.cooldown_epochs=100", "optim.cooldown_epochs=100 leaves nothing of epochs=100"),
     ],
 )
 def test_a_wrong_setting_says_what_was_given_and_what_is_allowed(setting, message):

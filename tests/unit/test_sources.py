@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitling.data import BadImage, decode, open_dataset
+from vitling.data import BadImage, decode, open_dataset, prepare
 from vitling.data.named import DEBIAN_FOLDERS, NAMES
 from vitling.errors import UserError
 
@@ -740,6 +740,34 @@ def test_labels_are_numbered_as_a_trained_model_numbers_them(tmp_path):
     assert "class 'ant' that the model does not know; it knows classes 'cat', 'dog'" in message(
         tmp_path, class_names=["cat", "dog"]
     )
+
+
+def test_numbers_that_the_model_knows_as_names_are_taken_by_name(tmp_path):
+    names = sorted(str(i) for i in range(12))
+    dataset = open_dataset(tree(tmp_path, "test/0", "test/1", "test/2", count=1), class_names=names)
+    assert [names[label] for label in dataset.splits["test"].labels] == ["0", "1", "2"]
+    assert dataset.notes == []
+    assert "class '2' that the model does not know" in message(tmp_path, class_names=["0", "1", "x"])
+
+
+def test_numbers_are_taken_by_position_where_the_model_knows_none_of_them(tmp_path):
+    tree(tmp_path, "test/0", "test/1", count=1)
+    dataset = open_dataset(tmp_path, class_names=["cat", "dog", "ant"])
+    assert dataset.splits["test"].labels.tolist() == [0, 1]
+    assert "have no names; 0 is taken for 'cat', and so on" in dataset.notes[0]
+    assert "'0', '1' that the model does not know" in message(tmp_path, class_names=["cat"])
+
+
+# --- the machine ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("limit", "gigabytes"), [(str(2**30), 0.25), ("max", None), (str(2**62), None)])
+def test_memory_for_images_keeps_to_the_limit_of_the_container(tmp_path, monkeypatch, limit, gigabytes):
+    monkeypatch.setattr(prepare, "CGROUP_LIMITS", ())
+    physical = prepare.default_memory_gb()
+    (tmp_path / "memory.max").write_text(limit + "\n")
+    monkeypatch.setattr(prepare, "CGROUP_LIMITS", (tmp_path / "nowhere", tmp_path / "memory.max"))
+    assert prepare.default_memory_gb() == (gigabytes or physical)
 
 
 # --- real data --------------------------------------------------------------------------------------------------------

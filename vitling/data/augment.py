@@ -85,19 +85,19 @@ class Augment:
         for key, values in allowed.items():
             if getattr(self, key) not in values:
                 raise UserError(
-                    f"unknown {key}={getattr(self, key)!r}. {did_you_mean(str(getattr(self, key)), values)}"
+                    f"unknown augment.{key}={getattr(self, key)!r}. {did_you_mean(str(getattr(self, key)), values)}"
                 )
         for key in ("hflip", "vflip", "erase"):
             if not 0 <= getattr(self, key) <= 1:
-                raise UserError(f"{key}={getattr(self, key)} is a probability; give a number from 0 to 1.")
+                raise UserError(f"augment.{key}={getattr(self, key)} is a probability; give a number from 0 to 1.")
         if self.color_jitter < 0 or self.crop_padding < 0:
             raise UserError(
-                f"color_jitter={self.color_jitter} and crop_padding={self.crop_padding} must not be negative."
+                f"augment.color_jitter={self.color_jitter} and augment.crop_padding={self.crop_padding} must not be negative."
             )
         (smallest, largest), (narrow, wide) = self.crop_scale, self.crop_ratio
         if not 0 < smallest <= largest <= 1 or not 0 < narrow <= wide:
             raise UserError(
-                f"crop_scale={self.crop_scale} and crop_ratio={self.crop_ratio} are ranges (low, high) above 0, "
+                f"augment.crop_scale={self.crop_scale} and augment.crop_ratio={self.crop_ratio} are ranges (low, high) above 0, "
                 "the scale up to 1. Try (0.08, 1.0) and (0.75, 1.33)."
             )
         if len(self.mean) != len(self.std) or min(self.std) <= 0:
@@ -188,13 +188,13 @@ class Augment:
         (H, W), (height, width) = images.shape[-2:], self._size
         if self.crop == "none" and (height, width) != (H, W):
             raise UserError(
-                f"images are {H} x {W} but the model wants {height} x {width}; resize them or use crop=resized."
+                f"images are {H} x {W} but the model wants {height} x {width}; resize them or use augment.crop=resized."
             )
         space = 2 * self.crop_padding
         if self.crop == "pad" and (H + space < height or W + space < width):
             raise UserError(
-                f"images of {H} x {W} with crop_padding={self.crop_padding} are too small for a crop "
-                f"of {height} x {width}; resize them, pad more or use crop=resized."
+                f"images of {H} x {W} with {self.crop_padding} pixels around them are too small for a crop "
+                f"of {height} x {width}; resize them, raise augment.crop_padding or use augment.crop=resized."
             )
 
     def _crop_boxes(self, draws: dict[str, Tensor], H: int, W: int) -> Tensor:

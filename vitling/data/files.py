@@ -42,9 +42,10 @@ def read_tree(root: Path) -> Found:
     split_folders = _split_folders(root, notes)
     trees = {split: _class_folders(root, folder, notes) for split, folder in split_folders.items()}
     class_names = sorted({name for tree in trees.values() for name in tree})
+    number = {name: i for i, name in enumerate(class_names)}
     splits = {}
     for split, tree in trees.items():
-        files = [(file, class_names.index(name)) for name in sorted(tree) for file in tree[name]]
+        files = [(file, number[name]) for name in sorted(tree) for file in tree[name]]
         splits[split] = FileImages(
             [f.name for f, _ in files], [c for _, c in files], root=root, sizes=[f.size for f, _ in files]
         )
@@ -252,9 +253,9 @@ def _load_arrays(path: Path) -> dict[str, np.ndarray]:
         with archive:
             return {name: _load_array(path, archive, name) for name in archive.files}
     except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
-        raise UserError(
-            f"{path} cannot be read as .npz ({str(error).splitlines()[0]}); save it with np.savez"
-        ) from error
+        # What is no archive NumPy takes for a pickle, and advises to allow that.
+        reason = "it is no archive of arrays" if "allow_pickle" in str(error) else str(error).splitlines()[0]
+        raise UserError(f"{path} cannot be read as .npz ({reason}); save it with np.savez") from error
 
 
 def _load_array(path: Path, archive, name: str) -> np.ndarray:

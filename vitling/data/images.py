@@ -17,14 +17,18 @@ from vitling.errors import UserError, did_you_mean
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".jp2", ".avif"}
 IMAGE_SUFFIXES |= {".ppm", ".pgm", ".pbm", ".pnm", ".tga", ".npy"}
 FITS = ("resize", "pad", "crop")
-_REMEDY = "Repair or remove it, or pass on_bad_image=skip to leave such images out."
+SKIP = "Repair or remove it, or pass on_bad_image=skip to leave such images out."
 
 
 class BadImage(UserError):
     """One image that cannot be used, by name."""
 
-    def __init__(self, name: str, reason: str):
-        super().__init__(f"cannot read image {name}: {reason}. {_REMEDY}")
+    def __init__(self, name: str, reason: str, remedy: str = SKIP):
+        super().__init__(name, reason, remedy)  # all of it, because pickle rebuilds it from these
+        self.name, self.reason, self.remedy = name, reason, remedy
+
+    def __str__(self) -> str:
+        return f"cannot read image {self.name}: {self.reason}. {self.remedy}"
 
 
 class Layout(NamedTuple):
@@ -172,7 +176,7 @@ def read_image(
     """
     with _naming(source, name):
         if _is_npy(source):
-            return _check_pixels(np.load(source, allow_pickle=False))
+            return _load_npy(source)
         with Image.open(source) as image:
             _refuse_bomb(image)
             if at_least and image.format in ("JPEG", "MPO"):
@@ -186,7 +190,7 @@ def read_layout(source: str | BytesIO, *, name: str | None = None, alpha: bool =
     """Channels and depth of one image, from its head alone."""
     with _naming(source, name):
         if _is_npy(source):
-            array = _check_pixels(np.load(source, allow_pickle=False, mmap_mode="r"))
+            array = _load_npy(source, mmap_mode="r")
             return Layout(array.shape[-1], array.dtype == np.uint16)
         with Image.open(source) as image:
             _refuse_bomb(image)
@@ -202,8 +206,13 @@ def fit_image(array: np.ndarray, size: tuple[int, int], fit: str, channels: int,
     """Bring H x W x C pixels, uint8 or uint16, to uint8 C x height x width (antialiased bicubic, timm's default).
 
     fit="resize" stretches, "pad" keeps the shape and fills up with black, "crop" keeps it and cuts the longer sides.
-    `white` is the value of 16-bit pixels that becomes 255.
+    `white` is the value of 16-bit pixels that becomes 255. Brighter ones are clipped, except where white is 255: then the
+    data is of 8 bits, and nearly all of a deeper image would be clipped.
     """
+    if white == 255 and array.dtype == np.uint16 and array.max() > 255:
+        raise UserError(
+            f"it has 16 bits (values up to {array.max()}), but the training images have 8 (up to 255); save it with 8 bits"
+        )
     if array.shape[-1] == 3 and channels == 1:
         array = _luminance(array)
     elif array.shape[-1] not in (1, channels) or (array.shape[-1] == 1 and channels not in (1, 3)):
@@ -242,7 +251,7 @@ def load_image(images: Images, i: int, size: tuple[int, int], fit: str, channels
     try:
         return fit_image(array, size, fit, channels, white)
     except UserError as error:
-        raise BadImage(images.names[i], str(error)) from None
+        raise BadImage(images.names[i], str(error), "Convert or remove it.") from None
 
 
 def _file_size(path: str) -> int:
@@ -277,7 +286,18 @@ def _is_npy(source: str | BytesIO) -> bool:
     return isinstance(source, str) and source.lower().endswith(".npy")
 
 
-def _check_pixels(array: np.ndarray) -> np.ndarray:
+def _load_npy(path: str, mmap_mode: str | None = None) -> np.ndarray:
+    try:
+        array = np.load(path, allow_pickle=False, mmap_mode=mmap_mode)
+    except ValueError as error:
+        if "allow_pickle" not in str(error):
+            raise
+        # NumPy advises to unpickle it, which runs whatever code a stranger put into the file.
+        raise ValueError(
+            "it holds Python objects or is no .npy file; save it with np.save as uint8 or uint16"
+        ) from None
+    if not isinstance(array, np.ndarray):
+        raise ValueError("it is an archive of arrays; save one array with np.save")
     if array.dtype not in (np.uint8, np.uint16):
         raise ValueError(f"its numbers are {array.dtype}; uint8 or uint16 are allowed")
     if array.ndim not in (2, 3) or array.size == 0:

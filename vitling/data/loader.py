@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, default_collate
 
 from vitling.data.images import Images, load_image
 from vitling.errors import UserError
@@ -50,6 +50,7 @@ class Streamed:
             batch_sampler=self,  # asked again for each pass, so one set of workers serves every epoch
             num_workers=workers,
             persistent_workers=workers > 0,
+            collate_fn=_collate,
         )
 
     def __len__(self) -> int:
@@ -60,7 +61,10 @@ class Streamed:
 
     def batches(self, plan: list[Tensor]) -> Iterator[dict[str, Tensor]]:
         self.plan = [index.tolist() for index in plan]
-        return iter(self.loader)
+        for batch in self.loader:
+            if isinstance(batch, UserError):
+                raise batch
+            yield batch
 
 
 class _FittedImages(torch.utils.data.Dataset):
@@ -70,9 +74,18 @@ class _FittedImages(torch.utils.data.Dataset):
     def __len__(self) -> int:
         return len(self.images)
 
-    def __getitem__(self, i: int) -> dict:
-        image = load_image(self.images, i, **self.fit_args)
+    def __getitem__(self, i: int) -> dict | UserError:
+        try:
+            image = load_image(self.images, i, **self.fit_args)
+        except UserError as error:
+            return error  # raised in a worker, it would arrive as text with a traceback in it
         return {"image": torch.tensor(image), "label": int(self.images.labels[i]), "index": i}
+
+
+def _collate(samples: list) -> dict[str, Tensor] | UserError:
+    """A batch, or the first image's error."""
+    bad = [sample for sample in samples if isinstance(sample, UserError)]
+    return bad[0] if bad else default_collate(samples)
 
 
 def epoch_order(labels: Tensor, *, generator: torch.Generator, balance: str = "none", repeats: int = 1) -> Tensor:

@@ -36,6 +36,10 @@ class Mix:
             raise UserError(f"unknown mix mode {mode!r}. {did_you_mean(mode, MODES)}")
         if mixup_alpha < 0 or cutmix_alpha < 0:
             raise UserError(f"{mixup_alpha=} and {cutmix_alpha=} must not be negative; 0 turns one off.")
+        shares = {"mix_prob": prob, "mix_switch_prob": switch_prob, "label_smoothing": label_smoothing}
+        for key, share in shares.items():
+            if not 0 <= share <= 1:
+                raise UserError(f"method_args.{key}={share} must lie between 0 and 1.")
         self.num_classes = num_classes
         self.mixup_alpha = mixup_alpha
         self.cutmix_alpha = cutmix_alpha

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -14,6 +15,8 @@ from vitling.data.sources import Dataset, open_dataset
 from vitling.data.splits import carve_validation, k_folds, take_fraction
 from vitling.errors import UserError
 from vitling.recipe import Recipe
+
+CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
 @dataclass(frozen=True)
@@ -48,12 +51,18 @@ class Reading:
 
 
 def default_memory_gb() -> float:
-    """A quarter of the machine's memory: what decoded images may take before they are streamed instead."""
+    """A quarter of the memory there is for us: what decoded images may take before they are streamed instead."""
     try:
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
         return 4.0
-    return total / 4 / 2**30
+    return min([total, *_container_limits()]) / 4 / 2**30
+
+
+def _container_limits() -> list[int]:
+    """Bytes that the container may use, by control groups of version 2 and 1; without a limit they say "max" or a huge number."""
+    texts = [path.read_text().strip() for path in CGROUP_LIMITS if os.access(path, os.R_OK)]
+    return [int(text) for text in texts if text.isdigit()]
 
 
 @dataclass
@@ -84,6 +93,8 @@ def prepare_training_data(
     stored = as_size(recipe.train_size) or size
     reader = dict(reading=reading, on_progress=on_progress)
     train_source = load_split(train, "train", size=stored, **args, **reader)
+    if (recipe.mean is None) != (recipe.std is None):
+        raise UserError("mean and std belong together; give both, or neither to take them from the training images.")
     if recipe.mean and recipe.std:
         mean, std = recipe.mean, recipe.std
         for key, values in (("mean", mean), ("std", std)):

@@ -78,7 +78,7 @@ def open_dataset(
         _check_classes(data, names, splits)
     else:
         names = list(class_names)
-        splits = _renumber(data, splits, found.class_names, names)
+        splits = _renumber(data, splits, found.class_names, names, notes)
     notes += _shared_images(splits)
     channels, white = _look(data, splits.get("train") or next(iter(splits.values())), channels, notes)
     digests = b"".join(split.encode() + images.digest() for split, images in sorted(splits.items()))
@@ -91,9 +91,13 @@ def _find(data: str, root: str | None, download: bool) -> tuple[str, Found]:
     name, path = match_name(data), Path(data).expanduser()
     takes_root = name != "digits" if name else path.suffix.lower() in LISTS and not path.is_dir()
     if root is not None and not takes_root:
-        raise UserError(f"root={root} has no meaning for {data}; it is for named datasets and for lists of paths")
+        raise UserError(
+            f"--data-root (root=) {root} has no meaning for {data}; it is for named datasets and for lists of paths"
+        )
     if root is not None and not os.path.isdir(root):
-        raise UserError(f"no such folder: {root} (root= names the folder that holds the images of {data})")
+        raise UserError(
+            f"no such folder: {root} (--data-root or root= names the folder that holds the images of {data})"
+        )
     if data.startswith("hf:"):
         return data, read_hub(data[3:], download)
     if name:
@@ -193,16 +197,24 @@ def _check_classes(data: str, names: list[str], splits: dict[str, Images]) -> No
         )
 
 
-def _renumber(data: str, splits: dict[str, Images], given: list[str], wanted: list[str]) -> dict[str, Images]:
-    """Number the labels as a trained model does. Nameless classes (0, 1, 2, ...) already are."""
-    if given == [str(i) for i in range(len(given))] and len(given) <= len(wanted):
+def _renumber(
+    data: str, splits: dict[str, Images], given: list[str], wanted: list[str], notes: list[str]
+) -> dict[str, Images]:
+    """Number the labels as a trained model does: by name, or by position where the data has only numbers."""
+    place = {name: i for i, name in enumerate(wanted)}
+    unknown = [name for name in given if name not in place]
+    nameless = given == [str(i) for i in range(len(given))]
+    if nameless and len(unknown) == len(given) <= len(wanted):
+        notes.append(
+            f"the classes of {data} have no names; 0 is taken for '{wanted[0]}', and so on in the model's order"
+        )
         return splits
-    if unknown := [name for name in given if name not in wanted]:
+    if unknown:
         raise UserError(
             f"{data} has {name_some(unknown, 'class', 'classes')} that the model does not know; it knows "
             f"{name_some(wanted, 'class', 'classes')}"
         )
-    number = np.array([wanted.index(name) for name in given], dtype=np.int64)
+    number = np.array([place[name] for name in given], dtype=np.int64)
     for images in splits.values():
         images.labels = number[images.labels]
     return splits

@@ -29,7 +29,11 @@ def prepare_method(name: str, around: Surroundings, method_args: dict) -> dict:
 def create_method(name: str, model: nn.Module, *, num_classes: int, class_weights=None, **method_args) -> Method:
     """The method of that name around a model; unknown names and arguments are refused."""
     _check_arguments(name, method_args, _parameters(_find(name)))
-    return METHODS[name](model, num_classes=num_classes, class_weights=class_weights, **method_args)
+    try:
+        return METHODS[name](model, num_classes=num_classes, class_weights=class_weights, **method_args)
+    except TypeError as error:
+        shown = ", ".join(f"method_args.{key}={value}" for key, value in method_args.items())
+        raise UserError(f"method={name} cannot be made with {shown}: {error}.") from error
 
 
 def _find(name: str) -> type[Method]:

@@ -1,0 +1,129 @@
+"""What the command line shows: the live bar in a terminal, text of users that looks like markup, what to do next."""
+
+import io
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from rich.console import Console
+
+from vitling import terminal
+from vitling.evaluate import Evaluation
+from vitling.predict import Prediction
+from vitling.run import Run
+
+FACTS = dict(model="vit", parameters=1e6, method="supervised", data="[pets]", train_images=90, val_images=10, classes=2)
+FACTS |= dict(input=[3, 8, 8], epochs=2, steps_per_epoch=3, lr=1e-3, device="cpu", processes=1, start_epoch=0)
+INFO = dict(stopped="all 2 epochs are done", wall_seconds=3.0, best=dict(val_top1=0.5, epoch=2))
+
+LISTENING = """
+from pathlib import Path
+from vitling import terminal
+with terminal.show_training() as listener:
+    for done in (1, 2):
+        listener.decoding("train", done, 2)
+    listener.started({facts})
+    listener.stepped(0, 1, 3, 0.7, 100.0)
+    print(type(listener).__name__)
+"""
+
+
+def a_run(folder, **data):
+    run = Run(folder)
+    run.update(**INFO, data=data)
+    return run
+
+
+@pytest.fixture
+def printed(monkeypatch):
+    """What goes to the console, in a wide one without colours."""
+    out = io.StringIO()
+    monkeypatch.setattr(terminal, "console", Console(file=out, width=200, highlight=False, emoji=False))
+    return out
+
+
+def test_the_live_bar_follows_a_whole_training_in_a_terminal(tmp_path):
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=160, highlight=False)
+    with terminal.live_progress(console) as progress:
+        live = terminal.Live(progress)
+        live.say("recipe [bold]")
+        for split in ("train", "val"):
+            for done in (5, 10):
+                live.decoding(split, done, 10)
+                progress.refresh()
+        assert progress.tasks == []
+        live.started(FACTS)
+        for epoch in (0, 1):
+            for step in (1, 2, 3):
+                live.stepped(epoch, step, 3, 0.75, 321.0)
+                progress.refresh()
+            record = dict(epoch=epoch + 1, train_loss=0.75, val_top1=0.5, best_top1=0.5)
+            live.validated(record, dict(images_per_second=321.0))
+        [bar] = progress.tasks
+        assert (bar.completed, bar.total) == (6, 6)
+        live.finished(a_run(tmp_path, splits=["test", "train"]))
+    shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", out.getvalue())
+    for part in ("recipe [bold]", "on [pets]", "reading val", "epoch 2/2  loss 0.750  val 50.00 %", "stopped: all 2"):
+        assert part in shown
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
+def test_training_in_a_terminal_of_its_own_gets_the_live_bar():
+    import pty
+
+    master, slave = pty.openpty()
+    env = {**os.environ, "TERM": "xterm"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", LISTENING.format(facts=FACTS)], stdout=slave, stderr=slave, stdin=slave, env=env
+    )
+    os.close(slave)
+    shown = b""
+    while True:
+        try:
+            part = os.read(master, 4096)
+        except OSError:  # how Linux tells that the other side is gone
+            break
+        if not part:
+            break
+        shown += part
+    os.close(master)
+    assert process.wait() == 0, shown.decode()
+    assert b"Live" in shown
+    assert b"Traceback" not in shown
+
+
+def test_next_is_the_test_set_only_where_there_is_one(tmp_path, printed):
+    terminal.Plain().finished(a_run(tmp_path / "a", splits=["test", "train"]))
+    terminal.Plain().finished(a_run(tmp_path / "b", splits=["train"]))
+    shown = printed.getvalue()
+    assert f"next: vitling evaluate {tmp_path / 'a'}    (the test set: look once)" in shown
+    assert f"next: vitling evaluate {tmp_path / 'b'} --split val " in shown
+
+
+def test_names_that_look_like_markup_or_emoji_are_printed_as_they_are(tmp_path, printed):
+    names = ["[ok]", "[red]a[/red]", ":smile:", "[/]"]
+    rows = [{"name": name, "images": 1, "accuracy": 1.0, "interval": (0.2, 1.0)} for name in names]
+    evaluation = Evaluation("[data]", "test", 4, 1.0, (0.5, 1.0), None, 1.0, 0.1, 0.1, names, rows, [[1] * 4] * 4)
+    evaluation.notes = ["[a] note"]
+    terminal.show_evaluation(evaluation, tmp_path / "[run]")
+    shown = printed.getvalue()
+    assert all(shown.count(name) == 3 for name in names)  # per class, and twice in the confusion matrix
+    for part in ("[data], test split", "note: [a] note", "[run]/evaluation-test.json"):
+        assert part in shown
+
+    terminal.show_predictions([Prediction("[x].png", names, [0.4, 0.3, 0.2, 0.1])], "table")
+    row = printed.getvalue().splitlines()[-2]
+    assert all(name in row for name in ["[x].png", *names])
+
+
+@pytest.mark.parametrize("form", ["table", "csv", "json"])
+def test_skipped_images_are_told_on_standard_error(form, printed, capsys):
+    predictions = [Prediction("a.png", ["cat"], [1.0]), Prediction("b.png", [], [], "no such file")]
+    terminal.show_predictions(predictions, form)
+    out, err = capsys.readouterr()
+    assert err == "skipped b.png: no such file\n"
+    assert "a.png" in out + printed.getvalue()
+    assert ("b.png" in out + printed.getvalue()) == (form == "json")
