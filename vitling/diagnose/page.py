@@ -352,7 +352,7 @@ def likeness(results: list[Diagnosis]) -> Section | None:
             Table(
                 head,
                 quarters,
-                "A ViT that trains well is like the lower half first, like the upper half next, like neither at its top.",
+                "Against a CNN, a ViT that trains well is like the lower half first, like the upper half next, like neither at its top.",
             )
         )
         needed = "never" if match.depth_needed is None else f"{match.depth_needed:.2f}"
