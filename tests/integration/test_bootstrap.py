@@ -12,6 +12,7 @@ import pytest
 import timm
 import torch
 from safetensors.torch import load_file
+from ten_classes import write_ten_classes
 
 import vitling
 from vitling.recipe import Augment, Optim, Recipe, override, replace, save_recipe
@@ -168,11 +169,6 @@ def test_a_student_trains_and_resumes_with_a_teacher_from_a_run(tmp_path):
 # -- it helps ------------------------------------------------------------------------------------------------------------
 
 CIFAR = Path(__file__).parents[2].parent / "shared" / "data" / "cifar100_small.npz"
-# 200 training images for each of ten classes, which in CIFAR-100 are pairs of one superclass.
-PAIRS = [
-    ("dolphin", "whale"), ("orchid", "rose"), ("bottle", "cup"), ("apple", "orange"), ("bed", "couch"), ("bee", "butterfly"),
-    ("bear", "wolf"), ("plain", "sea"), ("maple_tree", "oak_tree"), ("bus", "pickup_truck"),
-]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -180,16 +176,8 @@ def ten_classes(tmp_path_factory) -> str:
     """2,000 training and 2,000 test images of CIFAR-100 in ten classes."""
     if not CIFAR.exists():
         pytest.skip(f"needs {CIFAR.name} beside the project, in shared/data")
-    with np.load(CIFAR) as file:
-        names = file["class_names"].tolist()
-        number = {names.index(name): i for i, pair in enumerate(PAIRS) for name in pair}
-        parts = {"class_names": np.array(["/".join(pair) for pair in PAIRS])}
-        for split in ("train", "test"):
-            kept = np.isin(file[f"{split}_labels"], list(number))
-            parts[f"{split}_images"] = file[f"{split}_images"][kept]
-            parts[f"{split}_labels"] = np.array([number[label] for label in file[f"{split}_labels"][kept]])
     path = tmp_path_factory.mktemp("data") / "ten.npz"
-    np.savez(path, **parts)
+    write_ten_classes(CIFAR, path)
     return str(path)
 
 

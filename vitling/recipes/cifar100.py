@@ -1,6 +1,6 @@
 """CIFAR-100 from scratch with timm's models as baselines. The papers' own rows have files of their own."""
 
-from vitling.recipe import Augment, Optim, Recipe
+from vitling.recipe import Augment, Optim, Recipe, replace
 
 _STRONG = Augment(crop="pad", hflip=0.5, randaugment="rand-m9-mstd0.5-inc1", erase=0.25)
 _MIXED = dict(mixup=0.8, cutmix=1.0, label_smoothing=0.1)
