@@ -75,8 +75,10 @@ class Picture:
 
     @property
     def data_uri(self) -> str:
-        buffer = io.BytesIO()
-        Image.fromarray(self.pixels).save(buffer, "PNG", optimize=True)
+        image, buffer = Image.fromarray(self.pixels), io.BytesIO()
+        if image.width > 2 * self.width:  # sharp on any screen, and no larger than that
+            image = image.resize((2 * self.width, max(1, round(2 * self.width * image.height / image.width))))
+        image.save(buffer, "PNG", optimize=True)
         return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
 
     @property

@@ -71,6 +71,11 @@ def test_a_picture_on_the_page_holds_the_pixels_it_was_given():
     np.testing.assert_array_equal(read, pixels.permute(1, 2, 0).numpy())
 
 
+def test_a_large_picture_is_stored_no_larger_than_a_sharp_screen_shows_it():
+    uri = as_picture(torch.zeros(3, 300, 600, dtype=torch.uint8), width=50).data_uri
+    assert Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))).size == (100, 50)
+
+
 @pytest.mark.parametrize(
     ("channels", "shape"), [(1, (5, 7)), (2, (5, 7)), (3, (5, 7, 3)), (4, (5, 7, 3)), (9, (5, 7, 3))]
 )
