@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from vitling.errors import UserError
@@ -135,7 +135,7 @@ class Live(Plain):
         self.progress.update(self.bars[name], completed=done, total=total, text=text)
 
     def decoding(self, split: str, done: int, total: int) -> None:
-        self._bar(f"reading {split}", done, total)
+        self._bar(f"reading {split}", done, total, f"{done:,}/{total:,}")
         if done >= total:
             self.progress.remove_task(self.bars.pop(f"reading {split}"))
 
@@ -145,16 +145,15 @@ class Live(Plain):
         self._bar("training", epoch * steps + step, self.epochs * steps, text)
 
     def validated(self, record: dict, timing: dict) -> None:
-        self.last = f"val {percent(record['val_top1'])} (best {percent(record['best_top1'])})"
+        self.last = f"val {percent(record['val_top1'])}"
         super().validated(record, timing)
 
 
 def live_progress(console: Console) -> Progress:
-    """The bars that `Live` moves, each with a text of its own."""
+    """The bars that `Live` moves, each with a text of its own. All of it fits into 80 columns."""
     columns = (
         TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
+        BarColumn(bar_width=12),
         TextColumn("{task.fields[text]}"),
         TimeRemainingColumn(),
     )

@@ -46,7 +46,7 @@ def printed(monkeypatch):
 
 def test_the_live_bar_follows_a_whole_training_in_a_terminal(tmp_path):
     out = io.StringIO()
-    console = Console(file=out, force_terminal=True, width=160, highlight=False)
+    console = Console(file=out, force_terminal=True, width=80, highlight=False)
     with terminal.live_progress(console) as progress:
         live = terminal.Live(progress)
         live.say("recipe [bold]")
@@ -66,7 +66,14 @@ def test_the_live_bar_follows_a_whole_training_in_a_terminal(tmp_path):
         assert (bar.completed, bar.total) == (6, 6)
         live.finished(a_run(tmp_path, splits=["test", "train"]))
     shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", out.getvalue())
-    for part in ("recipe [bold]", "on [pets]", "reading val", "epoch 2/2  loss 0.750  val 50.00 %", "stopped: all 2"):
+    for part in (
+        "recipe [bold]",
+        "on [pets]",
+        "reading val",
+        "5/10",
+        "epoch 2/2  loss 0.750  val 50.00 %  321 images/s 0:00:",
+        "stopped: all 2",
+    ):
         assert part in shown
 
 
