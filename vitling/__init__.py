@@ -26,6 +26,7 @@ _PUBLIC = {
     "save_weights": "vitling.weights",
     "train": "vitling.train",
 }
+_PARTS = ("data", "diagnose", "methods", "models", "recipes")  # as in vitling.diagnose.linear_cka
 __all__ = ["__version__", *sorted(_PUBLIC)]
 
 
@@ -45,6 +46,8 @@ def __getattr__(name: str):
         value = getattr(_import_module(_PUBLIC[name]), name)
         globals()[name] = value
         return value
+    if name in _PARTS:
+        return _import_module(f"vitling.{name}")
     raise AttributeError(f"module 'vitling' has no attribute {name!r}")
 
 

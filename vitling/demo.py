@@ -23,8 +23,9 @@ def run_demo(out: Path, terminal) -> None:
         f"(95 % interval {100 * low:.1f} to {100 * high:.1f}), trained in {terminal.duration(run.info['wall_seconds'])}.\n\n"
         "What to try next:\n"
         f"  vitling evaluate {run_dir}            every number, per class\n"
-        "  vitling train digits epochs=80 --out runs/longer\n"
-        "  vitling train path/to/your/folder      one subfolder of images per class\n"
+        f"  vitling diagnose {run_dir}            why it is no better, on one page\n"
+        "  vitling train digits --recipe digits/dhvt_nano      an architecture for small data\n"
+        "  vitling train path/to/your/folder                   one subfolder of images per class\n"
         "  vitling list recipes",
         soft_wrap=True,
     )

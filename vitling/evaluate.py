@@ -39,13 +39,15 @@ class Evaluation:
     per_class: list[dict]  # name, images, accuracy, interval
     confusion: list[list[int]]  # rows: the truth, columns: the prediction
     own: bool = True  # the data that the run was trained on
+    weights: str = "best"
     notes: list[str] = field(default_factory=list)
 
     @property
     def file_name(self) -> str:
         """Where in the run it is written; other data never replaces what the run reached on its own."""
         other = "" if self.own else "-" + re.sub(r"[^\w.-]+", "-", self.data)
-        return f"evaluation-{self.split}{other}.json"
+        last = "" if self.weights == "best" else f"-{self.weights}"
+        return f"evaluation-{self.split}{last}{other}.json"
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1, ensure_ascii=False)
@@ -87,7 +89,7 @@ def evaluate(
     source = load_split(images, split, reading=reading, on_progress=on_progress, **run.preprocessing().fit_args())
     logits = predict_logits(run.load_model(which), source, run.preprocessing(), on_progress=on_progress)
     result = measure(logits, source.labels, run.class_names, data=dataset.name, split=split)
-    result.own, result.notes = own, dataset.notes
+    result.own, result.weights, result.notes = own, which, dataset.notes
     write_text(run.path / result.file_name, result.to_json())
     if own and split == "test":
         run.update(test_looks=run.info.get("test_looks", 0) + 1)

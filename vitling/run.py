@@ -75,6 +75,8 @@ class Run:
 
         import vitling.models  # noqa: F401  (registers our families)
 
+        if which not in ("best", "last"):
+            raise UserError(f"there are no '{which}' weights in a run; choose best or last.")
         folder = self.path / which
         if not (folder / "model.safetensors").exists():
             raise UserError(f"{self.path} has no {which} weights yet; train it further with the command that began it.")

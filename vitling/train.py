@@ -28,6 +28,7 @@ from vitling.data.loader import TrainLoader, eval_batches, step_seed
 from vitling.data.prepare import Reading, TrainingData, as_size, prepare_training_data
 from vitling.diagnose.gradients import layer_gradient_norms
 from vitling.errors import UserError
+from vitling.listener import Listener
 from vitling.methods import Surroundings, create_method, prepare_method
 from vitling.models import default_size
 from vitling.optim import SAM, Schedule, create_optimizer, peak_lr
@@ -54,16 +55,6 @@ class Settings:
     checkpoint_seconds: float = 60.0
     trackers: tuple[str, ...] = ()
     reading: Reading = field(default_factory=Reading)
-
-
-class Listener:
-    """What a run tells while it works. This one hears nothing; the command line shows it."""
-
-    def say(self, text: str) -> None: ...
-    def decoding(self, split: str, done: int, total: int) -> None: ...
-    def started(self, facts: dict) -> None: ...
-    def stepped(self, epoch: int, step: int, steps: int, loss: float, images_per_second: float) -> None: ...
-    def validated(self, record: dict, timing: dict) -> None: ...
 
 
 class Interrupted(Exception):
