@@ -12,6 +12,8 @@ import vitling.models  # noqa: F401  (registers our families)
 from vitling.diagnose.diagnosis import diagnose, diagnose_run
 from vitling.errors import UserError
 
+pytestmark = pytest.mark.slow  # draws whole pages
+
 
 def small_vit(**changes):
     sizes = dict(img_size=8, patch_size=2, embed_dim=16, depth=4, num_heads=2, in_chans=1, num_classes=10)

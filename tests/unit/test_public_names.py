@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 NAMES = [
     "vitling.train",
     "vitling.evaluate",
@@ -23,6 +25,7 @@ NAMES = [
 ]
 
 
+@pytest.mark.slow
 def test_every_public_name_is_a_function_after_import_vitling_alone():
     lines = [
         "import vitling",
