@@ -4,6 +4,7 @@ from pathlib import Path
 
 from vitling.evaluate import evaluate
 from vitling.recipe import load_recipe
+from vitling.report import write_run_page
 from vitling.train import train
 
 
@@ -16,11 +17,13 @@ def run_demo(out: Path, terminal) -> None:
         run = train(recipe, run_dir, listener=listener)
     if not run.finished:
         return
+    page = write_run_page(run)
     result = evaluate(run)
     low, high = result.top1_interval
     terminal.console.print(
         f"\nTest accuracy [bold]{100 * result.top1:.1f} %[/] on {result.images} digits that it never saw "
         f"(95 % interval {100 * low:.1f} to {100 * high:.1f}), trained in {terminal.duration(run.info['wall_seconds'])}.\n\n"
+        f"Curves, confusion and mistakes: {page}\n\n"
         "What to try next:\n"
         f"  vitling evaluate {run_dir}            every number, per class\n"
         f"  vitling diagnose {run_dir}            why it is no better, on one page\n"
