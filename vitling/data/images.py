@@ -10,7 +10,7 @@ from io import BytesIO
 from typing import Any, NamedTuple
 
 import numpy as np
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from vitling.errors import UserError, did_you_mean
 
@@ -70,6 +70,10 @@ class Images(ABC):
         """Channels and depth of image i as `read` would give them."""
 
     @abstractmethod
+    def size(self, i: int) -> tuple[int, int]:
+        """Height and width of image i, upright."""
+
+    @abstractmethod
     def content(self) -> bytes:
         """What tells these pixels from others, as far as it is cheap to know."""
 
@@ -91,6 +95,9 @@ class ArrayImages(Images):
 
     def layout(self, i: int) -> Layout:
         return Layout(self.array.shape[-1], self.array.dtype == np.uint16)
+
+    def size(self, i: int) -> tuple[int, int]:
+        return self.array.shape[1:3]
 
     def content(self) -> bytes:
         digest = hashlib.sha256(str((self.array.dtype, self.array.shape[1:])).encode())
@@ -126,6 +133,9 @@ class FileImages(Images):
     def layout(self, i: int) -> Layout:
         return read_layout(self.path(i), alpha=self.alpha)
 
+    def size(self, i: int) -> tuple[int, int]:
+        return read_size(self.path(i))
+
     def content(self) -> bytes:
         return self.sizes[self.rows].tobytes()
 
@@ -152,6 +162,9 @@ class HubImages(Images):
 
     def layout(self, i: int) -> Layout:
         return read_layout(self._source(i), name=self.names[i], alpha=self.alpha)
+
+    def size(self, i: int) -> tuple[int, int]:
+        return read_size(self._source(i), name=self.names[i])
 
     def content(self) -> bytes:
         # Hashing every image would read the whole table; labels and row count are hashed already.
@@ -200,6 +213,16 @@ def read_layout(source: str | BytesIO, *, name: str | None = None, alpha: bool =
             if sixteen_bit:
                 return Layout(1, True)
             return Layout(4 if alpha else 1 if _is_grey(image) else 3, False)
+
+
+def read_size(source: str | BytesIO, *, name: str | None = None) -> tuple[int, int]:
+    """Height and width of one image as `read_image` turns it, from its head alone."""
+    with _naming(source, name):
+        if _is_npy(source):
+            return _load_npy(source, mmap_mode="r").shape[:2]
+        with Image.open(source) as image:
+            lying = image.getexif().get(ExifTags.Base.Orientation, 1) >= 5
+            return (image.width, image.height) if lying else (image.height, image.width)
 
 
 def fit_image(array: np.ndarray, size: tuple[int, int], fit: str, channels: int, white: int = 255) -> np.ndarray:
