@@ -11,11 +11,10 @@ from pathlib import Path
 
 import timm
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 from vitling.files import write_text
 from vitling.models import our_models
+from vitling.models.macs import count_macs
 
 PAGE = Path(__file__).parents[1] / "docs" / "models.md"
 BEGIN, END = "<!-- table: benchmarks/model_table.py -->", "<!-- end of table -->"
@@ -76,15 +75,10 @@ def count(name: str) -> tuple[int, int, int, str]:
     """Parameters, those of them that are trained, MACs, and the size of the images."""
     with torch.device("meta"):
         model = timm.create_model(name, **({"num_classes": NUM_CLASSES[name]} if name in NUM_CLASSES else {})).eval()
-        images = torch.empty(1, *model.pretrained_cfg["input_size"])
-    for module in model.modules():
-        if hasattr(module, "fused_attn"):
-            module.fused_attn = False
-    with FlopCounterMode(display=False) as counter, torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
-        model(images)
     sizes = [(parameter.numel(), parameter.requires_grad) for parameter in model.parameters()]
     total, trained = sum(n for n, _ in sizes), sum(n for n, needed in sizes if needed)
-    return total, trained, counter.get_total_flops() // 2, f"{images.shape[2]}x{images.shape[3]}"
+    channels, height, width = model.pretrained_cfg["input_size"]
+    return total, trained, count_macs(model, (channels, height, width)), f"{height}x{width}"
 
 
 def table() -> str:

@@ -24,6 +24,7 @@ _PUBLIC = {
     "predict": "vitling.predict",
     "relabel": "vitling.relabel",
     "save_weights": "vitling.weights",
+    "study": "vitling.study",
     "train": "vitling.train",
 }
 _PARTS = ("data", "diagnose", "methods", "models", "recipes")  # as in vitling.diagnose.linear_cka

@@ -218,6 +218,65 @@ def relabel(
     print(f"next: vitling train {data} method=token_labeling method_args.labels={maps.folder} model=lvvit_nano")
 
 
+@app.command()
+def study(
+    recipes: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RECIPE... [KEY=VALUE]...",
+            help='Names, YAML files or runs; with settings and a name of its own: "plain: digits/vit_nano epochs=5". '
+            "Settings that stand alone are for all.",
+        ),
+    ],
+    data: Annotated[str | None, typer.Option(help="Data for all recipes; default: each recipe's own.")] = None,
+    seeds: Annotated[str, typer.Option(help="How many, or which: 5, or 0,3,7.")] = "3",
+    fractions: Annotated[str, typer.Option(help="Parts of the training images, such as 0.1,0.5,1.")] = "1",
+    budget: Annotated[
+        str | None, typer.Option(help="Equal wall time per run, such as 5m; epochs follow from measured speed.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The study's folder. The same one again goes on.")] = Path("study"),
+    split: Annotated[str, typer.Option(help="test (once per run), or val for making choices.")] = "test",
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at the same time, each in a process of its own.")] = 1,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of each run.")] = None,
+    precision: Annotated[str, typer.Option(help="no (float32), bf16 or fp16.")] = "no",
+    data_root: DataRoot = None,
+    memory_gb: MemoryGb = None,
+    workers: Workers = None,
+    as_json: AsJson = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
+) -> None:
+    """Compare recipes over seeds and data sizes: mean ± 95 % CI, paired differences, one page.
+
+    Exit code 1: some runs failed, and the table says why.
+    """
+    from vitling import terminal
+    from vitling.recipe import override, read_recipes
+
+    chosen = read_recipes(recipes)
+    plan = dict(seeds=terminal.parse_seeds(seeds), fractions=terminal.parse_fractions(fractions))
+    plan["budget_seconds"] = terminal.parse_duration(budget) if budget else None
+    if as_json + as_csv + as_markdown > 1:
+        raise UserError("--json, --csv and --markdown cannot be printed together; choose one.")
+
+    from vitling.study import study as run_study
+    from vitling.train import Settings
+
+    chosen = {
+        name: override(recipe, {"data": _absolute(data or recipe.data), "init": recipe.init and _absolute(recipe.init)})
+        for name, recipe in chosen.items()
+    }
+    where = Settings(precision=precision, threads=threads, reading=_reading(data_root, memory_gb, workers))
+    with terminal.show_study(quiet=as_json or as_csv or as_markdown) as listener:
+        result = run_study(chosen, out, **plan, split=split, jobs=jobs, settings=where, listener=listener)
+    if as_json or as_csv or as_markdown:
+        print(result.to_json() if as_json else result.to_csv() if as_csv else result.to_markdown(), end="")
+    else:
+        terminal.show_study_table(result)
+    if result.failures:
+        raise typer.Exit(1)
+
+
 @app.command("list")
 def list_names(
     what: Annotated[Listed, typer.Argument(help="models, recipes, methods or datasets")],

@@ -4,6 +4,7 @@ Where and how a run happens (device, precision, folders) is not here: those are 
 """
 
 import dataclasses
+import shlex
 import types
 import typing
 from dataclasses import dataclass, field, replace
@@ -170,6 +171,18 @@ def _find_group(tree: dict, key: str) -> tuple[dict, str]:
     return tree, key
 
 
+def scale_epochs(recipe: Recipe, epochs: int) -> Recipe:
+    """The recipe with another number of epochs, and the parts of its schedule in proportion."""
+    share, optim = epochs / recipe.epochs, recipe.optim
+    optim = replace(
+        optim,
+        warmup_epochs=round(share * optim.warmup_epochs, 3),
+        decay_epochs=max(round(share * optim.decay_epochs, 3), 1e-3),
+        cooldown_epochs=int(share * optim.cooldown_epochs),
+    )
+    return replace(recipe, epochs=epochs, optim=optim)
+
+
 def to_dict(recipe: Recipe) -> dict:
     return dataclasses.asdict(recipe)
 
@@ -317,4 +330,52 @@ def load_recipe(source: str | Path) -> Recipe:
     return recipes[str(source)]()
 
 
-__all__ = ["Augment", "Optim", "Recipe", "all_keys", "load_recipe", "override", "replace", "save_recipe", "to_yaml"]
+def read_recipes(items: list[str]) -> dict[str, Recipe]:
+    """Recipes and their names from the words of a command line.
+
+    An item is a recipe as `load_recipe` takes it; in quotes it may bring settings of its own and a name:
+    `"no head tokens: digits/dhvt_nano model_args.head_tokens=false"`. An item that is a setting changes all recipes.
+    """
+    shared = [item for item in items if _is_setting(item)]
+    recipes: dict[str, Recipe] = {}
+    for item in items:
+        if _is_setting(item):
+            continue
+        name, colon, text = item.partition(": ")
+        try:
+            source, *own = shlex.split(text if colon else item)
+        except ValueError:
+            raise UserError(
+                f"'{item}' is no recipe; write NAME, or \"LABEL: NAME key=value ...\" with balanced quotes."
+            ) from None
+        name = name.strip() if colon else " ".join([_short_name(source), *own])
+        if name in recipes:
+            raise UserError(f"two recipes are called '{name}'; give one a name of its own: \"NAME: {item}\".")
+        recipes[name] = override(load_recipe(source), [*shared, *own])
+    return recipes
+
+
+def _is_setting(item: str) -> bool:
+    first = item.split(maxsplit=1)[:1]
+    return bool(first) and "=" in first[0] and ": " not in item
+
+
+def _short_name(source: str) -> str:
+    """The name of a recipe; of a file or a run, without its folders."""
+    path = Path(source)
+    return path.name if path.is_dir() else path.stem if path.suffix in (".yaml", ".yml") else source
+
+
+__all__ = [
+    "Augment",
+    "Optim",
+    "Recipe",
+    "all_keys",
+    "load_recipe",
+    "override",
+    "read_recipes",
+    "replace",
+    "save_recipe",
+    "scale_epochs",
+    "to_yaml",
+]

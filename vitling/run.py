@@ -65,6 +65,10 @@ class Run:
         """The records of metrics.jsonl; a last line that a crash cut short is left out."""
         return list(_read_lines(self.path / "metrics.jsonl"))
 
+    def timing(self) -> list[dict]:
+        """The records of timing.jsonl: speed and wall time of each validation."""
+        return list(_read_lines(self.path / "timing.jsonl"))
+
     def gradients(self) -> list[dict]:
         """The records of gradients.jsonl: the step, and a norm per layer."""
         return list(_read_lines(self.path / "gradients.jsonl"))
@@ -100,7 +104,7 @@ class Run:
             return False
         if known != asked:
             raise UserError(
-                f"{self.path} holds another run ({_difference(known, asked)}); "
+                f"{self.path} holds another run ({difference(known, asked)}); "
                 "choose another folder with --out, or repeat that run's own command to resume it."
             )
         return True
@@ -251,7 +255,7 @@ def environment() -> dict:
     }
 
 
-def _difference(known: dict, asked: dict) -> str:
+def difference(known: dict, asked: dict) -> str:
     """The first setting in which two runs differ, as text."""
     if known["budget"] != asked["budget"]:
         return f"its --budget is {known['budget'] or 'none'}, not {asked['budget'] or 'none'}"

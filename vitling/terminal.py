@@ -8,13 +8,14 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from vitling.errors import UserError
-from vitling.listener import Listener
+from vitling.listener import Listener, StudyListener
 
 console = Console(highlight=False, emoji=False)  # a class may be called ":ok:"
 
@@ -31,6 +32,22 @@ def parse_duration(text: str) -> float:
     if seconds <= 0:
         raise UserError(f"--budget {text} is no time; write 90s, 30m or 2h.")
     return seconds
+
+
+def parse_seeds(text: str) -> int | list[int]:
+    """How many seeds ("5"), or which ("0,3,7")."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdigit() for part in parts) or (len(parts) == 1 and int(text) < 1):
+        raise UserError(f"--seeds {text} is no number of seeds; write 5, or 0,3,7 for these very ones.")
+    return int(text) if len(parts) == 1 else [int(part) for part in parts]
+
+
+def parse_fractions(text: str) -> list[float]:
+    """Parts of the data in "0.1,0.5,1"."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(re.fullmatch(r"\d*\.?\d+", part) for part in parts):
+        raise UserError(f"--fractions {text} are no parts of the data; write 0.1,0.5,1.")
+    return [float(part) for part in parts]
 
 
 def parse_size(text: str | None) -> tuple[int, int] | None:
@@ -234,6 +251,154 @@ def show_evaluation(result, run: Path) -> None:
     for note in result.notes:
         console.print(f"note: {note}", soft_wrap=True, markup=False)
     console.print(f"all numbers: {run / result.file_name}", soft_wrap=True, markup=False)
+
+
+class PlainStudy(StudyListener):
+    """Lines about a study: each run when it begins and ends, and every half minute what it does."""
+
+    def __init__(self):
+        self.runs = self.finished = self.begun = 0
+        self.clock, self.done_before, self.said = time.monotonic(), 0, set()
+
+    def say(self, text: str) -> None:
+        if text not in self.said:  # what the data has to say, every run would say again
+            self.said.add(text)
+            self.print(text)
+
+    def print(self, text: str) -> None:
+        console.print(text, soft_wrap=True, markup=False)
+
+    def measuring(self, done: int, total: int) -> None:
+        self.say("measuring how fast the recipes train, in turns")
+
+    def planned(self, runs: int, finished: int) -> None:
+        self.runs, self.finished, self.begun, self.done_before = runs, finished, finished, finished
+        self.clock = time.monotonic()
+        self.print(f"{runs} runs" + (f", {finished} of them finished already" if finished else ""))
+
+    def began(self, label: str) -> Listener:
+        self.begun += 1
+        self.print(f"run {self.begun} of {self.runs}: {label}")
+        return PlainStudyRun(label, self)
+
+    def ended(self, label: str, outcome: str) -> None:
+        self.finished += 1
+        self.print(f"{label}: {outcome}    ({self.finished} of {self.runs} done, {self.times()})")
+
+    def times(self) -> str:
+        elapsed, here = time.monotonic() - self.clock, self.finished - self.done_before
+        left = f", about {duration(elapsed / here * (self.runs - self.finished))} left" if here else ""
+        return f"{duration(elapsed)} elapsed{left}"
+
+
+class PlainStudyRun(Plain):
+    """One run of a study, in few lines."""
+
+    def __init__(self, label: str, study: PlainStudy):
+        super().__init__()
+        self.label, self.study, self.shown_at = label, study, time.monotonic()
+
+    def say(self, text: str) -> None:
+        self.study.say(text)
+
+    def started(self, facts: dict) -> None:
+        self.epochs, self.began, self.start_epoch = facts["epochs"], time.monotonic(), facts["start_epoch"]
+
+    def validated(self, record: dict, timing: dict) -> None:
+        if time.monotonic() - self.shown_at >= 30:
+            self.shown_at = time.monotonic()
+            self.study.print(f"{self.label}: {self.line(record, timing)}")
+
+
+class LiveStudy(PlainStudy):
+    """A bar for the study and one for each run in progress, under the lines of finished runs."""
+
+    def __init__(self, progress: Progress):
+        super().__init__()
+        self.progress, self.bars = progress, {}
+
+    def print(self, text: str) -> None:
+        self.progress.console.print(text, soft_wrap=True, markup=False)
+
+    def bar(self, name: str, done: float, total: float, text: str = "") -> None:
+        if name not in self.bars:
+            self.bars[name] = self.progress.add_task(escape(name), total=total, text=text)
+        self.progress.update(self.bars[name], completed=done, total=total, text=text)
+
+    def remove(self, name: str) -> None:
+        if name in self.bars:
+            self.progress.remove_task(self.bars.pop(name))
+
+    def measuring(self, done: int, total: int) -> None:
+        self.bar("measuring in turns", done, total)
+
+    def planned(self, runs: int, finished: int) -> None:
+        self.remove("measuring in turns")
+        super().planned(runs, finished)
+        self.bar("study", finished, runs, f"{finished} of {runs} runs")
+
+    def began(self, label: str) -> Listener:
+        self.begun += 1
+        return LiveStudyRun(label, self)
+
+    def ended(self, label: str, outcome: str) -> None:
+        self.remove(label)
+        super().ended(label, outcome)
+        self.bar("study", self.finished, self.runs, f"{self.finished} of {self.runs} runs, {self.times()}")
+
+
+class LiveStudyRun(PlainStudyRun):
+    """One run of a study, as a bar."""
+
+    last = ""
+
+    def decoding(self, split: str, done: int, total: int) -> None:
+        self.study.bar(self.label, done, total, f"reading {split}")
+
+    def stepped(self, epoch: int, step: int, steps: int, loss: float, images_per_second: float) -> None:
+        text = f"epoch {epoch + 1}/{self.epochs}  {self.last}"
+        self.study.bar(self.label, epoch * steps + step, self.epochs * steps, text)
+
+    def validated(self, record: dict, timing: dict) -> None:
+        self.last = f"val {percent(record['val_top1'])}"
+
+
+@contextmanager
+def show_study(quiet: bool = False):
+    """A listener for `study`. When interrupted it says how to go on, and the command ends with code 130."""
+    from vitling.train import Interrupted
+
+    try:
+        if quiet:
+            yield StudyListener()
+        elif console.is_terminal:
+            with live_progress(console) as progress:
+                yield LiveStudy(progress)
+        else:
+            yield PlainStudy()
+    except (Interrupted, KeyboardInterrupt) as interruption:
+        print(f"{interruption or 'interrupted'}; the same command goes on with the study", file=sys.stderr)
+        sys.exit(130)
+
+
+def show_study_table(study) -> None:
+    head, cells = study.table()
+    table = Table(*head[:1], box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in head[1:]:
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in cells:
+        table.add_row(*map(escape, row))
+    whole = console.measure(table, options=console.options.update(max_width=1000)).maximum
+    Console(width=max(whole, console.width), highlight=False, emoji=False).print(table)  # numbers are never cut off
+    for note in study.notes():
+        console.print(note, soft_wrap=True, markup=False)
+    console.print(
+        f"page: {study.folder / 'study.html'}    (beside it: table.md, table.csv)", soft_wrap=True, markup=False
+    )
+    if study.failures:
+        console.print("next: the same command tries the failed runs again", markup=False)
+    elif study.split == "val":
+        console.print("next: the same command with --split test, once, when the choice is made", markup=False)
 
 
 def show_verdict(results: list, page: Path) -> None:

@@ -12,7 +12,7 @@ import time
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +32,7 @@ from vitling.listener import Listener
 from vitling.methods import Surroundings, create_method, prepare_method
 from vitling.models import default_size
 from vitling.optim import SAM, Schedule, create_optimizer, peak_lr
-from vitling.recipe import Recipe, from_dict, to_dict
+from vitling.recipe import Recipe, from_dict, scale_epochs, to_dict
 from vitling.run import Run, asked_for, environment, recipe_digest
 
 EVAL_BATCH = 256
@@ -51,6 +51,7 @@ class Settings:
     precision: str = "no"  # no (float32) | bf16 | fp16
     threads: int | None = None  # None: one or all, whichever is faster for this model
     budget_seconds: float | None = None
+    preparing_epochs: int | None = None  # of a run that the method needs first; None: as the method or the budget says
     began: float = field(default_factory=time.monotonic)  # what wall time and budget count from
     checkpoint_seconds: float = 60.0
     trackers: tuple[str, ...] = ()
@@ -66,7 +67,7 @@ def train(
 ) -> Run:
     """Train a recipe into a run directory; into the same directory again, resume it."""
     settings, listener = settings or Settings(), listener or Listener()
-    accelerator = _accelerator(settings, run_dir)
+    accelerator = create_accelerator(settings, run_dir)
     threads = torch.get_num_threads()
     try:
         run = _train_with(accelerator, recipe, run_dir, settings, listener)
@@ -90,8 +91,8 @@ def _train_with(
             return run
         if resuming and (run.path / "recipe.yaml").exists():  # written last when a run begins
             recipe = run.recipe  # resolved when the run began
-        with _interruption() as interruption:
-            Training(recipe, asked, run, settings, listener, accelerator, interruption).run_to_end()
+        with interruption() as wish:
+            Training(recipe, asked, run, settings, listener, accelerator, wish).run_to_end()
     return run
 
 
@@ -104,6 +105,7 @@ class Training:
         self.run, self.asked, self.settings, self.listener = run, asked, settings, listener
         self.accelerator, self.interruption = accelerator, interruption
         self.began = settings.began
+        self.prepared: list[Run] = []  # what the method needed first
         self.data = self._load_data(recipe)
         self.recipe = replace(recipe, img_size=self.data.preprocessing.size, channels=self.data.preprocessing.channels)
         state = self._load_checkpoint()
@@ -185,8 +187,10 @@ class Training:
             begin()
             budget = self.settings.budget_seconds
             settings = replace(self.settings, trackers=(), budget_seconds=budget and budget * PREPARING_SHARE)
+            recipe = scale_epochs(recipe, settings.preparing_epochs) if settings.preparing_epochs else recipe
             run = _train_with(self.accelerator, recipe, self.run.path / name, settings, self.listener)
             self.accelerator.free_memory()  # forgets the network and its optimiser
+            self.prepared.append(run)
             return run
 
         def once(function):
@@ -267,14 +271,7 @@ class Training:
                 f"one epoch takes about {epoch_seconds:.0f} s here and {max(left, 0):.0f} s of the budget are left; "
                 "raise --budget, lower fraction= or choose a smaller model."
             )
-        share, optim = epochs / self.recipe.epochs, self.recipe.optim
-        optim = replace(
-            optim,
-            warmup_epochs=round(share * optim.warmup_epochs, 3),
-            decay_epochs=max(round(share * optim.decay_epochs, 3), 1e-3),
-            cooldown_epochs=int(share * optim.cooldown_epochs),
-        )
-        self.recipe = replace(self.recipe, epochs=epochs, optim=optim)
+        self.recipe = scale_epochs(self.recipe, epochs)
         self.loader.recipe = self.recipe
         self.listener.say(f"a step takes {step_seconds * 1000:.0f} ms, so the budget allows {epochs} epochs")
 
@@ -301,6 +298,19 @@ class Training:
     def _endless_steps(self):
         while True:
             yield from self.loader.epoch(0)
+
+    def timed_turn(self, steps: int) -> tuple[list[float], float]:
+        """Seconds of each of some steps and of a validation, with all that they read and write. Only for measuring."""
+        self.step, self.images_per_second = 0, 0.0
+        self._training_mode()
+        ticks = [time.perf_counter()]
+        for micro_batches in islice(self._endless_steps(), steps):
+            losses = self._gradient_step(micro_batches)
+            self.step += 1
+            self._account(losses)
+            ticks.append(time.perf_counter())
+        self._validate(epoch=0)
+        return [after - before for before, after in pairwise(ticks)], time.perf_counter() - ticks[-1]
 
     # -- the loop --------------------------------------------------------------------------------------------------
 
@@ -639,7 +649,7 @@ def seed_everything(*parts: object) -> None:
     random.seed(seed)
 
 
-def _accelerator(settings: Settings, run_dir: str | Path) -> Accelerator:
+def create_accelerator(settings: Settings, run_dir: str | Path) -> Accelerator:
     if settings.precision not in ("no", "bf16", "fp16"):
         raise UserError(f"--precision {settings.precision} is not one of no, bf16, fp16.")
     if settings.precision == "fp16" and not torch.cuda.is_available():
@@ -657,7 +667,7 @@ def _accelerator(settings: Settings, run_dir: str | Path) -> Accelerator:
 
 
 @contextmanager
-def _interruption():
+def interruption():
     """Turn SIGTERM and Ctrl-C into a wish that the loop grants after the current step; a second Ctrl-C ends at once."""
 
     class Wish:
