@@ -1,0 +1,16 @@
+"""The tables of the five papers as data: one file per paper, one `Table` per table. Free of torch."""
+
+from vitling.papers import bootstrapping, dhvt, diagnosis, lvvit, t2t
+from vitling.papers.table import Table
+
+PAPERS = {"dhvt": dhvt, "bootstrapping": bootstrapping, "t2t": t2t, "lvvit": lvvit, "diagnosis": diagnosis}
+
+
+def tables() -> dict[str, Table]:
+    """Every table by name, such as dhvt/table6."""
+    return {
+        f"{paper}/{name}": value
+        for paper, module in PAPERS.items()
+        for name, value in vars(module).items()
+        if isinstance(value, Table)
+    }

@@ -1,0 +1,87 @@
+"""What a table of a paper is made of: rows with the paper's numbers, the recipes that repeat them, and nano counterparts."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from vitling.recipe import Augment, Optim, Recipe
+
+NANO_SIZE = 16  # pixels: digits are enlarged to this
+QUOTED = "quoted from its own paper, trained in another way"
+NO_NANO = "it has no nano model"
+
+
+@dataclass(frozen=True)
+class Data:
+    """What the paper trained on."""
+
+    name: str
+    classes: int
+    images: int  # for training
+    source: str = ""  # what has to be given with --data where it has no download; its own name unless it is a part
+
+
+IMAGENET = Data("ImageNet", 1000, 1_281_167)
+CIFAR10 = Data("CIFAR-10", 10, 50_000)
+CIFAR100 = Data("CIFAR-100", 100, 50_000)
+SVHN = Data("SVHN", 10, 73_257)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One number of a table.
+
+    `recipe` (a name) with `change` repeats it as published; without one, `why_not` says why it cannot be repeated, and `model`
+    may still name the network to count. `nano` is the same choice in the nano comparison.
+    """
+
+    label: str
+    top1: float | None  # the paper's, in %
+    recipe: str = ""
+    nano: Recipe | None = None
+    params: float | None = None  # the paper's, in millions
+    macs: float | None = None  # the paper's, in 10^9 multiply-adds, whether it calls them MACs or FLOPs
+    data: Data = IMAGENET
+    change: dict[str, Any] = field(default_factory=dict)
+    network: Literal["model", "agent"] = "model"  # whose accuracy: a bootstrapping run has two networks
+    model: str = ""
+    img_size: int | None = None
+    why_not: str = ""
+    no_nano: str = NO_NANO
+    note: str = ""  # where our count or setting differs from the paper's, and why
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of a paper."""
+
+    title: str
+    measured: str  # how the paper got its numbers
+    rows: tuple[Row, ...]
+    structure: dict[str, dict[str, int]] = field(default_factory=dict)  # label -> layers, width, heads, as printed
+
+
+def nano(model: str, *, img_size: int = NANO_SIZE, augment: Augment | None = None, **changes) -> Recipe:
+    """The common setting of the nano comparisons: one short schedule, light augmentation, small batches.
+
+    `changes` that are fields of Recipe replace those; all others are arguments of the model.
+    """
+    settings = {key: changes.pop(key) for key in list(changes) if key in Recipe.__dataclass_fields__}
+    recipe = Recipe(
+        model=model,
+        model_args=changes,
+        data="digits",
+        img_size=img_size,
+        epochs=20,
+        batch_size=64,
+        augment=augment or Augment(crop="none", hflip=0.0),  # a mirrored digit is none
+        optim=Optim(lr=1e-3, warmup_epochs=2),
+    )
+    return replace(recipe, **settings)
+
+
+def nano_on(recipe: Recipe, data: str) -> Recipe:
+    """A nano recipe on other data than digits: twice the pixels, and the usual crops and flips of photographs."""
+    if data == "digits":
+        return recipe
+    augment = replace(recipe.augment, crop="pad", hflip=0.5)
+    return replace(recipe, data=data, img_size=2 * recipe.img_size, augment=augment)
