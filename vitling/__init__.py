@@ -18,6 +18,7 @@ _PUBLIC = {
     "Recipe": "vitling.recipe",
     "UserError": "vitling.errors",
     "evaluate": "vitling.evaluate",
+    "export": "vitling.export",
     "load_recipe": "vitling.recipe",
     "load_run": "vitling.run",
     "load_weights": "vitling.weights",

@@ -141,25 +141,63 @@ def evaluate(
 
 @app.command()
 def predict(
-    run: Annotated[Path, typer.Argument(help="A run directory.")],
-    images: Annotated[list[Path], typer.Argument(help="Image files and folders.")],
+    model: Annotated[str, typer.Argument(help="A run, an .onnx file, an exported folder or hf-hub:OWNER/NAME.")],
+    images: Annotated[list[str], typer.Argument(help="Image files and folders; - reads paths from standard input.")],
     top: Annotated[int, typer.Option(min=1, help="Classes per image.")] = 3,
     weights: Annotated[str, typer.Option(help="best or last.")] = "best",
+    raw_probabilities: Annotated[
+        bool, typer.Option("--raw-probabilities", help="As the model gives them, not calibrated on validation images.")
+    ] = False,
+    attention: Annotated[Path | None, typer.Option(help="New folder for pictures of where the model looked.")] = None,
+    null: Annotated[
+        bool, typer.Option("--null", help="Paths on standard input end in NUL, as of find -print0.")
+    ] = False,
     skip_bad_images: Annotated[bool, typer.Option("--skip-bad-images", help="Leave unreadable images out.")] = False,
+    data_root: DataRoot = None,
     as_json: AsJson = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
 ) -> None:
     """Your class names and their probabilities, for files and folders."""
     from vitling import terminal
-    from vitling.predict import predict as run_prediction
 
     if as_json and as_csv:
         raise UserError("--json and --csv cannot both be printed; choose one.")
+    if null and "-" not in images:
+        raise UserError("--null is about paths on standard input; give - in place of the images.")
 
+    from vitling.predict import predict as run_prediction
+    from vitling.predict import read_paths
+
+    named = [
+        path for given in images for path in (read_paths(sys.stdin.buffer, null=null) if given == "-" else [given])
+    ]
     with terminal.show_progress(quiet=as_json or as_csv) as on_progress:
-        options = dict(top=top, which=weights, skip_bad_images=skip_bad_images)
-        predictions = run_prediction(run, images, on_progress=on_progress, **options)
+        options = dict(top=top, which=weights, calibrated=not raw_probabilities, attention=attention)
+        common = dict(reading=_reading(data_root, None, None), say=terminal.note, on_progress=on_progress)
+        predictions = run_prediction(model, named, skip_bad_images=skip_bad_images, **options, **common)
     terminal.show_predictions(predictions, "json" if as_json else "csv" if as_csv else "table")
+
+
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(help="A run directory.")],
+    to: Annotated[str, typer.Option(help="onnx, timm (a folder) or hf (a folder for the Hugging Face hub).")] = "onnx",
+    out: Annotated[Path | None, typer.Option(help="The file or folder to write; default: in the run.")] = None,
+    weights: Annotated[str, typer.Option(help="best or last.")] = "best",
+    raw_input: Annotated[
+        bool, typer.Option("--raw-input", help="ONNX that takes normalised floats instead of uint8 pixels.")
+    ] = False,
+    push: Annotated[str | None, typer.Option(metavar="OWNER/NAME", help="Upload the hf folder to the hub.")] = None,
+    data_root: DataRoot = None,
+) -> None:
+    """ONNX, or a folder with a model card for timm and the hub; compared with the run's model before it is written."""
+    from vitling import terminal
+    from vitling.export import export as write_export
+
+    with terminal.show_progress() as on_progress:
+        options = dict(which=weights, raw_input=raw_input, push=push, reading=_reading(data_root, None, None))
+        exported = write_export(run, to, out, on_progress=on_progress, **options)
+    terminal.show_exported(exported)
 
 
 @app.command()

@@ -1,16 +1,29 @@
 """Predict: class names and probabilities for image files and folders."""
 
+import os
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
+import torch
+from torch import Tensor, nn
 
-from vitling.data.decode import map_threads
+from vitling.classifier import Classifier, open_classifier
 from vitling.data.images import IMAGE_SUFFIXES, BadImage, FileImages, load_image
-from vitling.data.prepare import Reading, load_split
+from vitling.data.prepare import Reading
+from vitling.diagnose.overlay import attention_map, check_attention, draw_overlay
 from vitling.errors import UserError
-from vitling.evaluate import check_weights, predict_logits
-from vitling.run import Run, load_run
+from vitling.files import replacing
+from vitling.run import Run
+
+BATCH = 64
+AHEAD = 4  # batches that the threads may be ahead of the model: it never waits, and memory stays bounded
+ATTENTION_BATCH = 8  # attention weights of all layers are kept at once
 
 
 @dataclass(frozen=True)
@@ -21,59 +34,130 @@ class Prediction:
     classes: list[str]
     probabilities: list[float]
     skipped: str | None = None  # why the image could not be used
+    attention: str | None = None  # the picture of where the model looked
 
 
 def predict(
-    run: Run | str | Path,
+    model: Run | str | Path,
     images: list[str | Path] | str | Path,
     *,
     top: int = 3,
     which: str = "best",
+    calibrated: bool = True,
+    attention: str | Path | None = None,
     skip_bad_images: bool = False,
     reading: Reading | None = None,
+    say: Callable[[str], None] = warnings.warn,
     on_progress=None,
 ) -> list[Prediction]:
-    """The classes that a run sees in files, and in all images of folders, in the order given.
+    """The classes that a model sees in files, and in all images of folders, in the order given.
 
-    An image that cannot be read is an error; with `skip_bad_images` its prediction says why there is none.
+    The model is a run, an exported ONNX file or folder, or `hf-hub:owner/name`. Probabilities are calibrated by the temperature that
+    fits the run's validation images (`reading` says where those lie). `attention` is a new folder for pictures of where the model
+    looked. An image that cannot be read is an error; with `skip_bad_images` its prediction says why there is none.
     """
-    check_weights(which)
-    run = run if isinstance(run, Run) else load_run(run)
-    seen, model = run.preprocessing(), run.load_model(which)
     paths = find_images([images] if isinstance(images, (str, Path)) else images)
+    classifier = open_classifier(
+        model, which=which, calibrated=calibrated, reading=reading, say=say, on_progress=on_progress
+    )
+    pictures = _name_pictures(paths, attention, classifier) if attention else None
+    predictions: list[Prediction] = []
+    for batch in _fitted_batches(paths, classifier):
+        good = [i for i, image in enumerate(batch) if not isinstance(image, BadImage)]
+        bad = next((image for image in batch if isinstance(image, BadImage)), None)
+        if bad and not skip_bad_images:
+            remedy = "Repair or remove it, or leave such images out with --skip-bad-images (skip_bad_images=True)."
+            raise BadImage(bad.name, bad.reason, remedy)
+        names = paths[len(predictions) : len(predictions) + len(batch)]
+        shown = pictures[len(predictions) : len(predictions) + len(batch)] if pictures else [None] * len(batch)
+        rows = _likeliest(classifier, [batch[i] for i in good], top)
+        if pictures:
+            _draw(classifier, [batch[i] for i in good], [shown[i] for i in good])
+        for path, image, picture in zip(names, batch, shown, strict=True):
+            if isinstance(image, BadImage):
+                predictions.append(Prediction(str(path), [], [], image.reason))
+            else:
+                predictions.append(Prediction(str(path), *next(rows), attention=str(picture) if picture else None))
+        if on_progress:
+            on_progress("predicting", len(predictions), len(paths))
+    if all(p.skipped is not None for p in predictions):
+        first = predictions[0]
+        raise UserError(f"none of the {len(paths)} images can be used, the first: {first.path}: {first.skipped}.")
+    return predictions
+
+
+def _likeliest(classifier: Classifier, images: list[np.ndarray], top: int) -> Iterator[tuple[list[str], list[float]]]:
+    """Names and probabilities of each image's best classes."""
+    if not images:
+        return
+    shares, order = classifier.probabilities(torch.from_numpy(np.stack(images))).topk(
+        min(top, len(classifier.class_names)), dim=1
+    )
+    for row, probabilities in zip(order.tolist(), shares.tolist(), strict=True):
+        yield [classifier.class_names[k] for k in row], [round(p, 6) for p in probabilities]
+
+
+def _fitted_batches(paths: list[Path], classifier: Classifier) -> Iterator[list[np.ndarray | BadImage]]:
+    """Images in the model's size and in order, decoded by threads while the model is at work on the batch before."""
+    seen = classifier.passport.preprocessing
     files = FileImages(paths, np.zeros(len(paths), dtype=np.int64))
     files.alpha = seen.channels == 4
-    bad = _find_bad(files, seen.fit_args()) if skip_bad_images else {}
-    if len(bad) == len(files):
-        raise UserError(f"none of the {len(files)} images can be used, the first: {files.names[0]}: {bad[0]}.")
-    good = [i for i in range(len(files)) if i not in bad]
-    try:
-        source = load_split(
-            files.subset(good), "images", reading=reading or Reading(), on_progress=on_progress, **seen.fit_args()
-        )
-        logits = predict_logits(model, source, seen, on_progress=on_progress)
-    except BadImage as error:
-        remedy = "Repair or remove it, or leave such images out with --skip-bad-images (skip_bad_images=True)."
-        raise BadImage(error.name, error.reason, remedy) from None
-    probabilities, order = logits.softmax(1).topk(min(top, logits.shape[1]))
-    names = np.array(run.class_names)
-    predictions = {i: Prediction(str(paths[i]), [], [], reason) for i, reason in bad.items()}
-    for i, row, shares in zip(good, order.numpy(), probabilities.tolist(), strict=True):
-        predictions[i] = Prediction(str(paths[i]), names[row].tolist(), [round(p, 6) for p in shares])
-    return [predictions[i] for i in range(len(paths))]
+    fit_args = seen.fit_args()
 
-
-def _find_bad(files: FileImages, fit_args: dict) -> dict[int, str]:
-    """The images that cannot be used, and why; each is tried once, as it will be read."""
-
-    def reason(i: int) -> str | None:
+    def load(i: int) -> np.ndarray | BadImage:
         try:
-            load_image(files, i, **fit_args)
+            return load_image(files, i, **fit_args)
         except BadImage as error:
-            return error.reason
-        return None
+            return error
 
-    return {i: why for i, why in enumerate(map_threads(reason, range(len(files)))) if why is not None}
+    with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
+        ahead: deque[list[Future]] = deque()
+        try:
+            for start in range(0, len(files), BATCH):
+                ahead.append([pool.submit(load, i) for i in range(start, min(start + BATCH, len(files)))])
+                if len(ahead) > AHEAD:
+                    yield [image.result() for image in ahead.popleft()]
+            while ahead:
+                yield [image.result() for image in ahead.popleft()]
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+# Pictures of attention
+
+
+def _name_pictures(paths: list[Path], folder: str | Path, classifier: Classifier) -> list[Path]:
+    """A file in the new folder for each image, by its name; equal names are numbered."""
+    if not isinstance(classifier.network, nn.Module):
+        raise UserError(f"{classifier.name} is an ONNX file, which shows no attention; give the run or a timm folder.")
+    check_attention(classifier.network)
+    folder = Path(folder)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"--attention {folder} exists already; name a new folder, so that nothing is overwritten.")
+    taken: set[str] = set()
+    pictures = []
+    for path in paths:
+        name, number = path.stem, 1
+        while name in taken:
+            number += 1
+            name = f"{path.stem}-{number}"
+        taken.add(name)
+        pictures.append(folder / f"{name}.png")
+    return pictures
+
+
+def _draw(classifier: Classifier, images: list[np.ndarray], pictures: list[Path]) -> None:
+    normalize, device = classifier.passport.preprocessing.normalize, next(classifier.network.parameters()).device
+    for start in range(0, len(images), ATTENTION_BATCH):
+        part = slice(start, start + ATTENTION_BATCH)
+        pixels: Tensor = torch.from_numpy(np.stack(images[part]))
+        masks = attention_map(classifier.network, normalize(pixels.to(device)))
+        for image, mask, path in zip(pixels, masks, pictures[part], strict=True):
+            with replacing(path) as temporary:
+                draw_overlay(image, mask).save(temporary)
+
+
+# Which images
 
 
 def find_images(given: list[str | Path]) -> list[Path]:
@@ -91,4 +175,16 @@ def find_images(given: list[str | Path]) -> list[Path]:
             found.append(path)
         else:
             raise UserError(f"no image at {path}.")
+    if not found:
+        raise UserError("no images are given; name files or folders.")
     return found
+
+
+def read_paths(stream: BinaryIO, *, null: bool = False) -> list[str]:
+    """Paths from a stream, one per line, or with NUL between them as `find -print0` writes; any bytes a file name may have."""
+    separator = b"\0" if null else b"\n"
+    paths = [part if null else part.removesuffix(b"\r") for part in stream.read().split(separator)]
+    paths = [os.fsdecode(path) for path in paths if path]
+    if not paths:
+        raise UserError("standard input names no images; give one path per line, or --null with `find -print0`.")
+    return paths

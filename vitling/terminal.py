@@ -440,6 +440,29 @@ def show_predictions(predictions: list, form: str) -> None:
             print(f"skipped {p.path}: {p.skipped}", file=sys.stderr)
 
 
+def note(text: str) -> None:
+    """Something to know that is no error, on standard error, so that it never mixes with data."""
+    print(f"note: {text}", file=sys.stderr)
+
+
+def show_exported(exported) -> None:
+    size = sum(p.stat().st_size for p in [exported.path, *exported.path.glob("*")] if p.is_file())
+    seen, temperature = exported.passport.preprocessing, exported.passport.temperature
+    takes = "uint8 pixels" if exported.passport.input == "pixels" else "normalised float32"
+    lines = [f"wrote {exported.path} ({size / 1e6:.1f} MB, {exported.to})"]
+    if exported.to == "onnx":
+        lines.append(f"input: image, {takes}, batch x {seen.channels} x {seen.size[0]} x {seen.size[1]}")
+        lines.append("output: logits, probabilities" + (f" (temperature {temperature:.3f})" if temperature else ""))
+    lines.append(
+        f"checked: logits differ from the run's by at most {exported.difference:.2g} on {exported.checked_on} "
+        f"(allowed: {exported.allowed:.2g})"
+    )
+    lines += [f"note: {text}" for text in exported.notes]
+    lines += [f"pushed: {exported.url}"] if exported.url else []
+    lines.append(f"next: vitling predict {exported.path} IMAGE...")
+    console.print("\n".join(lines), soft_wrap=True, markup=False)
+
+
 def show_names(what: str, pattern: str) -> None:
     """Names and a line about each; the first line of a docstring is that line."""
     rows = {"models": _models, "recipes": _recipes, "methods": _methods, "datasets": _datasets}[what]()

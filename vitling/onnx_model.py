@@ -1,0 +1,100 @@
+"""ONNX: a model as one file that needs neither torch nor vitling, and the way back from such a file to predictions.
+
+Input `image` is (batch, C, H, W) of any batch size. Outputs are `logits` and, after the temperature and a softmax,
+`probabilities`. Who the file is stands in its metadata, as a `Passport`.
+"""
+
+import contextlib
+import io
+import logging
+import warnings
+from importlib import import_module
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from vitling.errors import UserError
+from vitling.passport import Passport
+
+
+class Deployed(nn.Module):
+    """A model with what surrounds it in the file: normalisation before it, temperature and softmax behind it."""
+
+    def __init__(self, model: nn.Module, passport: Passport):
+        super().__init__()
+        self.model, self.passport = model, passport
+
+    def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
+        if self.passport.input == "pixels":
+            image = self.passport.preprocessing.normalize(image)
+        logits = self.model(image)
+        return logits, (logits / (self.passport.temperature or 1.0)).softmax(dim=1)
+
+
+def to_onnx(model: nn.Module, passport: Passport) -> bytes:
+    """The content of an ONNX file."""
+    for package in ("onnx", "onnxscript"):
+        _import(package)
+    seen = passport.preprocessing
+    kind = torch.uint8 if passport.input == "pixels" else torch.float32
+    example = torch.zeros(2, seen.channels, *seen.size, dtype=kind)  # two, because one would be taken for a constant
+    with _quiet():
+        program = torch.onnx.export(
+            Deployed(model, passport).eval(),
+            (example,),
+            input_names=["image"],
+            output_names=["logits", "probabilities"],
+            dynamic_shapes=({0: torch.export.Dim("batch")},),
+            dynamo=True,
+            verbose=False,
+        )
+    content = program.model_proto
+    for entry in (*content.graph.node, *content.graph.value_info, *content.graph.input, *content.graph.output):
+        entry.ClearField("metadata_props")  # stack traces: half the file, and paths of this machine
+    for name, text in passport.to_metadata().items():
+        content.metadata_props.add(key=name, value=text)
+    return content.SerializeToString()
+
+
+class OnnxModel:
+    """An exported file, opened in onnxruntime."""
+
+    def __init__(self, source: str | Path | bytes):
+        runtime = _import("onnxruntime")
+        name = "the translated model" if isinstance(source, bytes) else str(source)
+        options = runtime.SessionOptions()
+        options.log_severity_level = 3  # errors; they are raised as well
+        try:
+            content = source if isinstance(source, bytes) else Path(source).read_bytes()
+            self.session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # onnxruntime has an exception of its own for every status
+            reason = (str(error).splitlines() or [type(error).__name__])[0][:160].rstrip(".")
+            raise UserError(f"{name} is no ONNX file that onnxruntime can open ({reason}).") from None
+        self.passport = Passport.from_metadata(self.session.get_modelmeta().custom_metadata_map, name)
+
+    def __call__(self, pixels: Tensor) -> Tensor:
+        """Logits of uint8 pixels (B, C, H, W), whichever input the file takes."""
+        if self.passport.input == "normalized":
+            pixels = self.passport.preprocessing.normalize(pixels)
+        return torch.from_numpy(self.session.run(["logits"], {"image": pixels.numpy()})[0])
+
+
+def _import(package: str):
+    try:
+        return import_module(package)
+    except ImportError:
+        raise UserError(f'ONNX needs the package {package}: pip install "vitling[export]".') from None
+
+
+@contextlib.contextmanager
+def _quiet():
+    """torch's exporter tells its developers much that a user cannot act on; what matters is checked afterwards."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
