@@ -1,0 +1,169 @@
+"""Sizes of a plan's networks, counted without computing anything, and the time that its runs would take."""
+
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import timm
+import torch
+from timm.models.vision_transformer import Block
+from torch import nn
+
+from vitling.data.prepare import as_size, open_recipe_data
+from vitling.models import default_size
+from vitling.models.agent import create_agent
+from vitling.models.macs import count_macs
+from vitling.papers.plan import Line, Plan
+from vitling.recipe import Recipe
+from vitling.train import Settings
+
+MEASURED_SECONDS = 1.0  # of a nano recipe's turns, on average
+RATE_SECONDS = 0.5
+BACKWARD = 2  # a backward pass costs two forward passes
+PARTS = (8, 197, 384, 6)  # images, tokens, width and heads of the block that the speed is measured on
+
+OnProgress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Size:
+    """A network's parameters and the multiply-adds of one image, attention included."""
+
+    parameters: int
+    macs: int
+
+
+def count_sizes(plan: Plan, settings: Settings, on_progress: OnProgress | None = None) -> dict[str, Size]:
+    """By label, the network that a line trains here; of rows that are not trained, the paper's where timm has it."""
+    classes, channels = None, 3
+    if plan.scale == "nano" and plan.recipes:
+        dataset = open_recipe_data(next(iter(plan.recipes.values())), settings.reading)
+        classes, channels = len(dataset.class_names), dataset.channels
+    sizes: dict[str, Size] = {}
+    known: dict[str, Size] = {}
+    for number, line in enumerate(plan.lines):
+        recipe = line.recipe or _published_network(line, plan.scale)
+        if recipe is not None:
+            asked = (recipe.model, recipe.model_args, recipe.img_size, classes or line.row.data.classes, channels)
+            is_agent = line.row.network == "agent"
+            key = repr((*asked, recipe.method_args if is_agent else None))
+            if key not in known:
+                known[key] = _count(_agent_of(recipe, *asked[3:]) if is_agent else build_on_meta(recipe, *asked[3:]))
+            sizes[line.label] = known[key]
+        if on_progress:
+            on_progress("counting", number + 1, len(plan.lines))
+    return sizes
+
+
+def _published_network(line: Line, scale: str) -> Recipe | None:
+    row = line.row
+    return Recipe(model=row.model, img_size=row.img_size) if row.model and scale == "paper" else None
+
+
+def build_on_meta(recipe: Recipe, classes: int, channels: int) -> nn.Module:
+    """The recipe's network without memory or initialisation."""
+    size = as_size(recipe.img_size) or default_size(recipe.model)
+    arguments = dict(num_classes=classes, in_chans=channels, **recipe.model_args)
+    with torch.device("meta"):
+        try:
+            network = timm.create_model(recipe.model, img_size=size, **arguments)
+        except TypeError as error:
+            if "img_size" not in str(error):
+                raise
+            network = timm.create_model(recipe.model, **arguments)  # convolutional networks take any size
+    network.pretrained_cfg = {**network.pretrained_cfg, "input_size": (channels, *size)}
+    return network
+
+
+def _agent_of(recipe: Recipe, classes: int, channels: int) -> nn.Module:
+    """The agent of a bootstrapping recipe, with weights of its own."""
+    name, arguments = recipe.method_args.get("agent", "auto"), recipe.method_args.get("agent_args", {})
+    if name != "auto":
+        return build_on_meta(replace(recipe, model=name, model_args=arguments), classes, channels)
+    vit = build_on_meta(recipe, classes, channels)
+    with torch.device("meta"):
+        agent = create_agent(vit, **arguments)
+    agent.pretrained_cfg = vit.pretrained_cfg
+    return agent
+
+
+def _count(network: nn.Module) -> Size:
+    network.requires_grad_(False)  # torch's counter trips over parameters that are handed from module to module
+    macs = count_macs(network, network.pretrained_cfg["input_size"])
+    return Size(sum(p.numel() for p in network.parameters()), macs)
+
+
+def read_structure(line: Line) -> dict[str, int]:
+    """Layers, width and heads of a line's network, as it is built."""
+    network = build_on_meta(_published_network(line, "paper"), line.row.data.classes, 3)
+    layers = getattr(network, "layers", None) or network.blocks
+    heads = getattr(network, "num_heads", None) or layers[0].attn.num_heads
+    return {"layers": len(layers), "width": network.embed_dim, "heads": heads}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Time
+
+
+def estimate_seconds(
+    plan: Plan, sizes: dict[str, Size], settings: Settings, on_progress: OnProgress | None = None
+) -> dict[str, float]:
+    """Seconds of one run of each recipe: measured on a few steps at nano scale, from the MACs and this device's rate else."""
+    on_progress = on_progress or (lambda name, done, total: None)
+    if not plan.recipes:
+        return {}
+    if plan.scale == "nano":
+        return _measured(plan.recipes, settings, on_progress)
+    on_progress("measuring the speed", 0, 1)
+    rate = training_rate()
+    on_progress("measuring the speed", 1, 1)
+    return {line.study_name: _from_macs(line, sizes, rate) for line in plan.lines if line.is_trained}
+
+
+def _measured(recipes: dict[str, Recipe], settings: Settings, on_progress: OnProgress) -> dict[str, float]:
+    from vitling.pace import measure_paces
+
+    with tempfile.TemporaryDirectory(prefix="vitling-") as folder:
+        paces = measure_paces(
+            recipes,
+            Path(folder) / "measuring",
+            settings=settings,
+            budget_seconds=MEASURED_SECONDS / 0.1,
+            on_progress=lambda done, total: on_progress("measuring the speed", done, total),
+        )
+    seconds = {}
+    for name, recipe in recipes.items():
+        pace = paces[name]
+        seconds[name] = pace.fixed + recipe.epochs * pace.epoch_seconds()
+        if first := pace.preparing:
+            seconds[name] += first.fixed + settings.preparing_epochs * first.epoch_seconds()
+    return seconds
+
+
+def training_rate() -> float:
+    """Multiply-adds per second of this device in the training of a block of ViT-S."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    images, tokens, width, heads = PARTS
+    block = Block(width, heads).to(device)
+    x = torch.randn(images, tokens, width, device=device)
+    macs = images * tokens * (12 * width**2 + 2 * tokens * width)
+    block(x).sum().backward()
+    done, began = 0, time.perf_counter()
+    while time.perf_counter() - began < RATE_SECONDS:
+        block(x).sum().backward()
+        done += 1
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return (1 + BACKWARD) * macs * done / (time.perf_counter() - began)
+
+
+def _from_macs(line: Line, sizes: dict[str, Size], rate: float) -> float:
+    recipe = line.recipe
+    macs = sizes[line.label].macs
+    if recipe.method == "bootstrap":  # two networks learn
+        macs = sum(_count(build(recipe, line.row.data.classes, 3)).macs for build in (build_on_meta, _agent_of))
+    passes = (1 + BACKWARD) * (2 if recipe.optim.sam_rho else 1)
+    images = line.row.data.images * (1 - recipe.val_fraction) * recipe.epochs
+    return passes * macs * images / rate
