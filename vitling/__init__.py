@@ -17,11 +17,13 @@ _imports.watch_timm()
 _PUBLIC = {
     "Recipe": "vitling.recipe",
     "UserError": "vitling.errors",
+    "ViTClassifier": "vitling.estimator",
     "evaluate": "vitling.evaluate",
     "export": "vitling.export",
     "load_recipe": "vitling.recipe",
     "load_run": "vitling.run",
     "load_weights": "vitling.weights",
+    "plan": "vitling.plan",
     "predict": "vitling.predict",
     "relabel": "vitling.relabel",
     "save_weights": "vitling.weights",

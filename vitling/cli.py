@@ -22,6 +22,14 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
+Data = Annotated[str, typer.Argument(help="digits, cifar100, hf:owner/name, a folder, a CSV, a list or an .npz")]
+Changes = Annotated[
+    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Changes to the recipe, e.g. epochs=50")
+]
+Budget = Annotated[
+    str | None, typer.Option(help="Time to use, such as 90s, 30m or 2h: fits epochs and schedule to it.")
+]
+Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; default: one or all, as is faster.")]
 DataRoot = Annotated[Path | None, typer.Option(help="Folder that already holds a named dataset.")]
 MemoryGb = Annotated[
     float | None, typer.Option(help="Decoded images may take so much memory; larger data is streamed.")
@@ -53,19 +61,15 @@ def _options(
 
 @app.command()
 def train(
-    data: Annotated[str, typer.Argument(help="digits, cifar100, hf:owner/name, a folder, a CSV, a list or an .npz")],
-    settings: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Changes to the recipe, e.g. epochs=50")
-    ] = None,
+    data: Data,
+    settings: Changes = None,
     recipe: Annotated[
-        str | None, typer.Option(help="A name from `vitling list recipes`, a YAML file or a run.")
+        str | None, typer.Option(help="A name, a YAML file or a run; default: what `vitling plan` says.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The run directory. The same one again resumes the run.")] = None,
-    budget: Annotated[
-        str | None, typer.Option(help="Time to use, such as 90s, 30m or 2h: fits epochs and schedule to it.")
-    ] = None,
+    budget: Budget = None,
     precision: Annotated[str, typer.Option(help="no (float32), bf16 or fp16.")] = "no",
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; default: one or all, as is faster.")] = None,
+    threads: Threads = None,
     data_root: DataRoot = None,
     memory_gb: MemoryGb = None,
     workers: Workers = None,
@@ -78,21 +82,23 @@ def train(
     """Train a model on a dataset."""
     from vitling import terminal
     from vitling.recipe import load_recipe, override
-    from vitling.recipes import default_recipe
 
-    name = recipe or default_recipe(data)
     if any(setting.startswith("data=") for setting in settings or []):
         raise UserError("the data is the first argument; leave data= out.")
-    chosen = override(load_recipe(name), settings or [])
+    chosen = override(load_recipe(recipe), settings or []) if recipe else None
     budget_seconds = terminal.parse_duration(budget) if budget else None
 
+    from vitling.plan import plan as make_plan  # after the first checks: a typo is answered before torch has loaded
     from vitling.run import asked_for, free_directory
-    from vitling.train import Settings  # after the first checks: a typo is answered before torch has loaded
+    from vitling.train import Settings
     from vitling.train import train as run_training
 
+    reading = _reading(data_root, memory_gb, workers)
+    planned = make_plan(data, settings or [], recipe=chosen, brief=True, reading=reading)
+    chosen = planned.recipe
     chosen = override(chosen, {"data": _absolute(data), "init": _absolute(chosen.init) if chosen.init else ""})
     if out is None:
-        base = Path("runs") / re.sub(r"[^\w.-]+", "-", f"{Path(data).stem}-{Path(name).stem}")
+        base = Path("runs") / re.sub(r"[^\w.-]+", "-", f"{Path(data).stem}-{Path(recipe or chosen.model).stem}")
         out = free_directory(base, asked_for(chosen, budget_seconds))
     trackers = {"tensorboard": tensorboard, "wandb": wandb, "mlflow": mlflow}
     where = Settings(
@@ -102,11 +108,11 @@ def train(
         began=STARTED,
         checkpoint_seconds=checkpoint_seconds,
         trackers=tuple(tracker for tracker, wanted in trackers.items() if wanted),
-        reading=_reading(data_root, memory_gb, workers),
+        reading=reading,
     )
     with terminal.show_training(quiet or os.environ.get("RANK", "0") != "0") as listener:
-        if not recipe:
-            listener.say(f"recipe {name} (`vitling show {name}`); another one by --recipe")
+        for line in terminal.plan_lines(planned, data):
+            listener.say(line)
         run = run_training(chosen, out, settings=where, listener=listener)
         listener.finished(run)
         if run.finished and os.environ.get("RANK", "0") == "0":
@@ -114,6 +120,37 @@ def train(
 
             page = write_run_page(run, reading=where.reading, on_progress=listener.decoding)
             listener.say(f"page: {page}")
+
+
+@app.command()
+def plan(
+    data: Data,
+    settings: Changes = None,
+    recipe: Annotated[str | None, typer.Option(help="Plan for this recipe instead of choosing one.")] = None,
+    budget: Budget = None,
+    save: Annotated[Path | None, typer.Option(help="Write the recipe into this new YAML file.")] = None,
+    threads: Threads = None,
+    data_root: DataRoot = None,
+    memory_gb: MemoryGb = None,
+    as_json: AsJson = False,
+) -> None:
+    """Look at the data and the machine; say what would be trained, why, and how long it takes."""
+    from vitling import terminal
+    from vitling.recipe import load_recipe, override, save_recipe
+
+    budget_seconds = terminal.parse_duration(budget) if budget else None
+    chosen = override(load_recipe(recipe), settings or []) if recipe else None
+    if save and save.exists():
+        raise UserError(f"{save} exists; --save writes a new file, so choose another name.")
+
+    from vitling.plan import plan as make_plan
+
+    with terminal.show_progress(quiet=as_json) as on_progress:
+        where = dict(threads=threads, reading=_reading(data_root, memory_gb, None), on_progress=on_progress)
+        planned = make_plan(data, settings or [], recipe=chosen, budget_seconds=budget_seconds, **where)
+    if save:
+        save_recipe(override(planned.recipe, {"data": _absolute(data)}), save)
+    print(planned.to_json()) if as_json else terminal.show_plan(planned, data, settings or [], save)
 
 
 @app.command()

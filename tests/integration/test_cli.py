@@ -159,7 +159,8 @@ def test_wrong_commands_are_one_clear_line(tmp_path, photographs, run):
 def test_another_setting_gets_a_folder_of_its_own_by_default(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for fraction in ("0.2", "0.3", "0.2"):
-        vitling("train", "digits", "epochs=1", "optim.warmup_epochs=0", f"fraction={fraction}", "-q")
+        settings = ["epochs=1", "optim.warmup_epochs=0", f"fraction={fraction}"]
+        vitling("train", "digits", *settings, "--recipe", "digits/vit_nano", "-q")
     assert sorted(p.name for p in (tmp_path / "runs").iterdir()) == ["digits-vit_nano", "digits-vit_nano-2"]
 
 

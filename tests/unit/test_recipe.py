@@ -2,7 +2,7 @@ import pytest
 
 from vitling.errors import UserError
 from vitling.recipe import Augment, Optim, Recipe, all_keys, load_recipe, override, replace, save_recipe
-from vitling.recipes import default_recipe, named_recipes
+from vitling.recipes import named_recipes
 
 
 @pytest.mark.parametrize("name", named_recipes())
@@ -110,12 +110,6 @@ def test_an_unknown_recipe_name_is_met_with_a_suggestion():
 
 def test_keys_are_all_known():
     assert {"optim.lr", "augment.erase", "fit", "compile"} <= set(all_keys())
-
-
-def test_data_without_a_recipe_gets_the_one_of_its_kind(tmp_path):
-    assert default_recipe("digits") == "digits/vit_nano"
-    assert default_recipe("mnist") == "folder/vit_nano_small"
-    assert default_recipe(str(tmp_path)) == "folder/vit_nano"
 
 
 def test_a_variation_changes_only_what_it_names():

@@ -75,7 +75,7 @@ def _most_alike(thumbnails: Tensor, others: Tensor, rows: Tensor, candidates: Te
     """Of each row's candidates (-1: none) the one that looks most like it, where one looks alike."""
     pairs = [np.empty((0, 2), np.int64)]
     for row, columns in zip(rows.split(256), candidates.split(256), strict=True):
-        image, other = _standardised(thumbnails[row])[:, None], _standardised(others[columns])
+        image, other = standardised(thumbnails[row])[:, None], standardised(others[columns])
         difference = (image - other).square().mean(dim=-1).sqrt().masked_fill(columns < 0, torch.inf)
         least, place = difference.min(dim=1)
         column = columns.gather(1, place[:, None])[:, 0]
@@ -83,7 +83,7 @@ def _most_alike(thumbnails: Tensor, others: Tensor, rows: Tensor, candidates: Te
     return np.concatenate(pairs)
 
 
-def _standardised(pixels: Tensor) -> Tensor:
+def standardised(pixels: Tensor) -> Tensor:
     """Flat, with mean 0 and deviation 1: brighter or of more contrast is still the same image. What is flat stays flat."""
     pixels = pixels.flatten(-3).float()
     centred = pixels - pixels.mean(dim=-1, keepdim=True)

@@ -16,6 +16,7 @@ from vitling.data.splits import carve_validation, k_folds, take_fraction
 from vitling.errors import UserError
 from vitling.recipe import Recipe
 
+SMALL_SIDE = 96  # images of one size and no longer than this keep their size; others are photographs
 CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 
 
@@ -142,7 +143,7 @@ def natural_size(images: Images) -> tuple[int, int] | None:
     """The size that small images share; None for photographs, which take the size that the model was made for."""
     sizes = {images.read(i).shape[:2] for i in evenly(len(images), 16)}
     height, width = next(iter(sizes))
-    return (height, width) if len(sizes) == 1 and max(height, width) <= 96 else None
+    return (height, width) if len(sizes) == 1 and max(height, width) <= SMALL_SIDE else None
 
 
 def as_size(size: int | tuple[int, int] | None) -> tuple[int, int] | None:

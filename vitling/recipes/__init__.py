@@ -4,9 +4,10 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Callable
-from pathlib import Path
 
 from vitling.recipe import Recipe
+
+DEFAULT = "folder/dhvt_nano"  # what `vitling plan`, and `vitling train` without a recipe, start from
 
 
 def named_recipes() -> dict[str, Callable[[], Recipe]]:
@@ -18,12 +19,3 @@ def named_recipes() -> dict[str, Callable[[], Recipe]]:
             if inspect.isfunction(function) and function.__module__ == loaded.__name__ and not name.startswith("_"):
                 found[f"{module.name}/{name}"] = function
     return found
-
-
-def default_recipe(data: str) -> str:
-    """The recipe for data that comes without one: its own dataset's, or one for small images or for photographs."""
-    named = f"{data.replace('-', '_')}/vit_nano"
-    if named in named_recipes():
-        return named
-    photographs = Path(data).exists() and not data.endswith(".npz")
-    return "folder/vit_nano" if photographs or data.startswith("hf:") else "folder/vit_nano_small"

@@ -1,4 +1,4 @@
-"""Your own images, whatever they are. `vitling train DATA` without a recipe takes `folder/vit_nano`."""
+"""Your own images, whatever they are. `vitling train DATA` without a recipe takes what `vitling plan` makes of one of these."""
 
 from vitling.recipe import Augment, Optim, Recipe, replace
 
@@ -29,6 +29,11 @@ def vit_nano_small() -> Recipe:
         batch_size=64,
         augment=Augment(crop="pad", hflip=0.5),
     )
+
+
+def dhvt_nano() -> Recipe:
+    """A small DHVT, a ViT with convolutions inside: better than a plain one on few images."""
+    return replace(vit_nano(), model="dhvt_nano", model_args=dict(patch_size=8))
 
 
 def deit_tiny() -> Recipe:

@@ -1,0 +1,316 @@
+"""The rules behind `vitling plan`: a recipe for data that comes without one, and what is known to go wrong.
+
+Every rule gives its reason and the row behind it, published or measured. What depends on the data alone gives the same recipe
+each time, so that the same command resumes a run.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from vitling.data.prepare import SMALL_SIDE, as_size, split_training
+from vitling.data.sources import Dataset
+from vitling.data.survey import Survey
+from vitling.models import build_model, default_size
+from vitling.recipe import Recipe, load_recipe, override, scale_epochs
+from vitling.recipes import DEFAULT
+
+PHOTO_SIDE = {"cpu": 64, "gpu": 128}
+TINY_SIDE = 16  # below it, moving an image by a pixel makes another image of it
+LEAST_GRID = 7  # tokens along the shorter side
+PATCHES = (2, 16)  # the smallest and the largest
+EPOCHS = {
+    "cpu": (3_000, 10, 200),
+    "gpu": (30_000, 100, 300),
+}  # that divided by the root of the image count; least, most
+STRONG_EPOCHS = 200  # from here on strong augmentation pays
+UNBALANCED = 10  # images of the largest class per image of the smallest
+CHECKED_FILES = 5_000  # so many files are tried before training, and the bad ones left out
+FEW_PHOTOS = 20_000
+
+STRONG = {"augment.randaugment": "rand-m9-mstd0.5-inc1", "augment.erase": 0.25}
+STRONG |= {"method_args.mixup": 0.8, "method_args.cutmix": 1.0}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One decision of a plan, why it was made, and the row that supports it."""
+
+    what: str
+    value: str
+    reason: str
+    evidence: str = ""
+    keys: tuple[str, ...] = ()  # of the recipe that it decides
+
+
+@dataclass(frozen=True)
+class Band:
+    """The accuracy to expect, as shares, and what that rests on."""
+
+    low: float
+    high: float
+    reason: str
+
+
+def choose(
+    dataset: Dataset, survey: Survey, settings: Sequence[str] = (), *, device: str
+) -> tuple[Recipe, list[Choice]]:
+    """A recipe for this data on this kind of device ("cpu" or another), and its choices. What `settings` say comes first."""
+    kind = "cpu" if device == "cpu" else "gpu"
+    asked = {text.partition("=")[0].strip() for text in settings}
+    base = load_recipe(DEFAULT)
+    if "model" in asked:  # sizes meant for one model are wrong for another
+        base = override(base, {"model_args": {}})
+    if "method" in asked:
+        base = override(base, {"method_args": {}})
+    training_images = _training_images(dataset, base, settings)
+    epochs, epochs_choice = _epochs(training_images, kind, settings)
+    base = scale_epochs(base, epochs)
+    given = override(base, list(settings))
+
+    if "img_size" in asked and given.img_size:
+        size, size_reason = as_size(given.img_size), ""
+    else:
+        size, size_reason = _image_size(survey, kind, given.model if "model" in asked else None)
+    patch = given.model_args.get("patch_size") if "model_args.patch_size" in asked else _patch(min(size))
+    if "img_size" not in asked and "model" not in asked:
+        own, size = size, tuple(math.ceil(side / patch) * patch for side in size)
+        size_reason += ", rounded up to whole patches" if size != own else ""
+
+    choices = [_family(given), Choice("image size", f"{size[0]} x {size[1]}", size_reason, keys=("img_size",))]
+    changes: dict[str, Any] = {"img_size": size, "train_size": None}
+    if "model" not in asked:
+        changes["model_args.patch_size"] = patch
+        choices += [_patch_choice(patch, size), _width(override(given, changes), size, survey)]
+    augmentation, augment_choice = _augmentation(survey, base, size, epochs, "method" in asked)
+    changes |= augmentation
+    batch = min(base.batch_size, max(2, 2 ** int(math.log2(max(training_images / 4, 1)))), training_images)
+    choices += [epochs_choice, augment_choice, _agent(given)]
+    if batch < base.batch_size:
+        changes["batch_size"] = batch
+        choices.append(Choice("batch", str(batch), "at least four steps in an epoch", keys=("batch_size",)))
+    if survey.imbalance >= UNBALANCED:
+        changes["balance"] = "sampler"
+        reason = f"the largest class has {survey.imbalance:.0f} times the images of the smallest; each is drawn equally often"
+        choices.append(Choice("balance", "sampler", reason, keys=("balance",)))
+    if survey.total <= CHECKED_FILES:
+        changes["on_bad_image"] = "skip"
+    recipe = override(override(base, changes), list(settings))
+    return recipe, [_as_asked(choice, asked, recipe) for choice in choices]
+
+
+def _training_images(dataset: Dataset, base: Recipe, settings: Sequence[str]) -> int:
+    """Those that are left to learn from when validation has its part."""
+    splitting = [text for text in settings if text.startswith(("fraction", "val_fraction", "fold", "seed"))]
+    return len(split_training(dataset, override(base, splitting))[0])
+
+
+def _as_asked(choice: Choice, asked: set[str], recipe: Recipe) -> Choice:
+    """The choice, or what the user put in its place."""
+    taken = [key for key in choice.keys if key in asked]
+    if not taken:
+        return choice
+    values = []
+    for key in taken:
+        group, _, name = key.partition(".")
+        value = getattr(recipe, group)
+        values.append(f"{key}={(value[name] if isinstance(value, dict) else getattr(value, name)) if name else value}")
+    return Choice(choice.what, ", ".join(values), "as you asked", keys=choice.keys)
+
+
+def _image_size(survey: Survey, kind: str, model: str | None) -> tuple[tuple[int, int], str]:
+    if survey.small:
+        return survey.largest, "the images' own"
+    side = PHOTO_SIDE[kind]
+    if model:
+        side = max(side, *default_size(model))
+        return (side, side), "the size that this model was made for, and enough to see what a photograph shows"
+    where = "a CPU" if kind == "cpu" else "a GPU"
+    return (
+        side,
+        side,
+    ), f"enough to tell most things apart, in a time that {where} allows; twice the side costs four times as much"
+
+
+def _patch(side: int) -> int:
+    """The largest power of two that leaves enough tokens along a side."""
+    return min(max(2 ** int(math.log2(max(side / LEAST_GRID, 1))), PATCHES[0]), PATCHES[1])
+
+
+def _family(recipe: Recipe) -> Choice:
+    return Choice(
+        "family",
+        recipe.model,
+        "a ViT with convolutions: a plain one has to learn from few images what neighbouring pixels mean",
+        "CIFAR-100: DHVT-T 80.93, DeiT-T 67.59 (DHVT paper, table 4); digits: 98.6 and 94.4 (docs/results.md)",
+        keys=("model",),
+    )
+
+
+def _patch_choice(patch: int, size: tuple[int, int]) -> Choice:
+    return Choice(
+        "patch",
+        f"{patch} pixels",
+        f"{-(-size[0] // patch)} x {-(-size[1] // patch)} tokens; half of it is better still, with a convolutional stem and much more time",
+        "CIFAR-100, patch 4 and 2: DHVT-T 80.93 and 83.54, DeiT-T without that stem 67.59 and 65.86 (DHVT paper, table 4)",
+        keys=("model_args.patch_size",),
+    )
+
+
+def _width(recipe: Recipe, size: tuple[int, int], survey: Survey) -> Choice:
+    width = _build(recipe, size, len(survey.class_counts), survey.channels).embed_dim
+    return Choice(
+        "width",
+        str(width),
+        "small: a wider hybrid gains little for much time, a wider plain ViT loses",
+        "CIFAR-100, width 192 and 384: DHVT 80.93 and 82.91 at 4 times the computation, DeiT 67.59 and 66.55 (DHVT paper, table 4)",
+        keys=("model_args.embed_dim",),
+    )
+
+
+def _epochs(training_images: int, kind: str, settings: Sequence[str]) -> tuple[int, Choice]:
+    """What the user says, else the rule. Either way the parts of the schedule follow."""
+    numerator, least, most = EPOCHS[kind]
+    epochs = min(max(round(numerator / math.sqrt(training_images)), least), most)
+    said = [value.strip() for key, _, value in (text.partition("=") for text in settings) if key.strip() == "epochs"]
+    if said and said[-1].isdigit() and int(said[-1]) > 0:  # anything else is refused where settings are read
+        epochs = int(said[-1])
+    reason = "fewer images need more epochs; more of them, or --budget, gives a better model"
+    evidence = "the papers train for 300 (DHVT) to 500 epochs (the diagnosis of ViTs) on GPUs; this is a rule of thumb"
+    return epochs, Choice("epochs", str(epochs), reason, evidence, keys=("epochs",))
+
+
+def _augmentation(
+    survey: Survey, base: Recipe, size: tuple[int, int], epochs: int, other_method: bool
+) -> tuple[dict[str, Any], Choice]:
+    keys = tuple(f"augment.{name}" for name in ("crop", "hflip", "randaugment", "color_jitter", "erase"))
+    if min(size) < TINY_SIDE:
+        changes = {"augment.crop": "none", "augment.hflip": 0.0, "augment.color_jitter": 0.0, "augment.randaugment": ""}
+        reason = "moving so small an image by a pixel, or mirroring it, makes another image of it"
+        return {**changes, "augment.erase": 0.0}, Choice("augmentation", "none", reason, keys=keys)
+    photographs = not survey.small
+    changes = {
+        "augment.crop": "resized" if photographs else "pad",
+        "augment.hflip": 0.5 if survey.channels == 3 else 0.0,
+    }
+    if photographs:
+        changes |= {"train_size": tuple(side * 9 // 8 for side in size), "augment.crop_scale": (0.35, 1.0)}
+    if survey.channels != 3:
+        changes["augment.color_jitter"] = 0.0
+    mirrored = (
+        "mirrored too"
+        if survey.channels == 3
+        else "not mirrored, since grey images are often characters; augment.hflip=0.5 if yours are not"
+    )
+    if epochs >= STRONG_EPOCHS and not other_method:
+        return {**changes, **STRONG}, Choice(
+            "augmentation",
+            "strong",
+            f"crops, RandAugment, erasing, mixup and cutmix; {mirrored}",
+            "as all 300-epoch rows of DHVT, T2T-ViT and DeiT",
+            keys=keys,
+        )
+    reason = f"crops, {mirrored}; strong augmentation pays in runs of {STRONG_EPOCHS} epochs and more"
+    return changes, Choice("augmentation", "moderate", reason, f"that of the recipe {DEFAULT}", keys=keys)
+
+
+def _agent(recipe: Recipe) -> Choice:
+    return Choice(
+        "agent",
+        "off",
+        "it multiplies the time, and helps plain ViTs more than those with convolutions; method=bootstrap turns it on",
+        "ten classes: plain ViT 57.5, with agent 60.1 in 4.6 times the time; digits: worse (docs/results.md). "
+        "CIFAR-100, 240 epochs: 61.25 and 76.19 (Bootstrapping paper, table 1)",
+        keys=("method",),
+    )
+
+
+def find_conflicts(recipe: Recipe, size: tuple[int, int], *, classes: int, channels: int) -> list[str]:
+    """Settings that are known to harm each other, one line each with the row that shows it."""
+    lines = []
+    mixing = [name for name in ("mixup", "cutmix") if recipe.method_args.get(name)]
+    if recipe.method == "token_labeling" and mixing:
+        lines.append(
+            f"{' and '.join(mixing)} with token labels: mixed images have no clean label per token; leave it out, MixToken does "
+            "the mixing (LV-ViT paper, table 7: 83.3 without mixup, 83.1 with it)"
+        )
+    model = _build(recipe, size, classes, channels)
+    stem = getattr(model, "patch_embed", getattr(model, "tokens_to_token", None))
+    if stem is None or not hasattr(model, "blocks"):
+        return lines  # no ViT: nothing is known to go wrong
+    plain, width = not _overlaps(model), getattr(model, "embed_dim", model.num_features)
+    grid = getattr(stem, "grid_size", (0, 0))
+    if not _overlaps(stem) and min(grid) >= 16:
+        lines.append(
+            f"patches this small ({grid[0]} x {grid[1]} tokens) help only with a convolutional stem, which {recipe.model} has "
+            "not; double model_args.patch_size, or take model=dhvt_nano (DHVT paper, table 4, patch 4 to 2: DeiT-T 67.59 to 65.86, DHVT-T 80.93 to 83.54)"
+        )
+    if plain and width >= 384:
+        lines.append(
+            f"a larger plain ViT is worse on small data, and {recipe.model} is {width} wide; stay at 192 or below, or take "
+            "model=dhvt_nano (CIFAR-100: ViT-S 61.25, ViT-B 53.07, Bootstrapping paper, table 1; DeiT-T 67.59, DeiT-S 66.55, DHVT "
+            "paper, table 4)"
+        )
+    if plain and not _has_positions(model):
+        lines.append(
+            f"without position embeddings {recipe.model} cannot tell where a patch lies; drop them only with convolutions "
+            "(DHVT paper, table 5: 67.59 to 58.72 without convolutions, 79.47 to 79.75 with them)"
+        )
+    return lines
+
+
+def _build(recipe: Recipe, size: tuple[int, int], classes: int, channels: int) -> nn.Module:
+    return build_model(recipe.model, num_classes=classes, in_chans=channels, img_size=size, **recipe.model_args)
+
+
+def _overlaps(module: nn.Module) -> bool:
+    """Whether neighbouring pixels or tokens meet in it: a convolution or an unfolding wider than its stride."""
+    return any(
+        max(_pair(part.kernel_size)) > max(_pair(part.stride))
+        for part in module.modules()
+        if isinstance(part, (nn.Conv2d, nn.Unfold))
+    )
+
+
+def _pair(value: int | tuple[int, int]) -> tuple[int, ...]:
+    return value if isinstance(value, tuple) else (value, value)
+
+
+def _has_positions(model: nn.Module) -> bool:
+    """Whether anything tells positions: an embedding, a relative bias, a rotation. Those of DHVT's head tokens do not."""
+    names = [
+        name for name, _ in (*model.named_parameters(), *model.named_buffers()) if not name.endswith("attn.pos_embed")
+    ]
+    return any("pos" in name or "rel" in name for name in names) or getattr(model, "rope", None) is not None
+
+
+def pretrained_hint(survey: Survey, recipe: Recipe) -> str:
+    """A line where starting from published weights would serve better, else nothing."""
+    photographs = survey.channels == 3 and survey.bits == 8 and max(survey.median) > SMALL_SIDE
+    if not photographs or survey.images["train"] > FEW_PHOTOS or recipe.init:
+        return ""
+    return (
+        "if these are everyday photographs and published weights may be used, they will serve better than any training from "
+        "scratch on so few: model=vit_tiny_patch16_224 init=timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k img_size=224 "
+        "(CIFAR-100: the same ViT-S from scratch 61.25, pre-trained 80.91; Bootstrapping paper, table 1)"
+    )
+
+
+def expect(survey: Survey) -> Band:
+    """Where the accuracy will probably lie: above what needs no learning, below what the best rows gained over that."""
+    neighbour, per_class = survey.neighbour_accuracy, survey.images["train"] / len(survey.class_counts)
+    left = 0.25 if per_class >= 500 else 0.4 if per_class >= 50 else 0.6
+    tested = survey.images.get("test") or survey.images.get("val") or survey.images["train"] / 10
+    low, high = max(neighbour - 0.05, 1 / len(survey.class_counts)), 1 - (1 - neighbour) * left
+    low, high = (
+        share + sign * 1.96 * math.sqrt(share * (1 - share) / tested) for share, sign in ((low, -1), (high, 1))
+    )
+    reason = (
+        f"a nearest-neighbour vote on thumbnails gets {100 * neighbour:.0f} % without learning anything, and with {per_class:.0f} "
+        f"images per class training leaves {100 * left:.0f} % of such errors or more; widened by what chance does with "
+        f"{tested:.0f} images to test on"
+    )
+    return Band(max(low, 0.0), min(high, 1.0), reason)
