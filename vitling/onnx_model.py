@@ -69,7 +69,7 @@ class OnnxModel:
             content = source if isinstance(source, bytes) else Path(source).read_bytes()
             self.session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime has an exception of its own for every status
-            reason = (str(error).splitlines() or [type(error).__name__])[0][:160].rstrip(".")
+            reason = (str(error).splitlines() or [type(error).__name__])[0].rpartition(" : ")[2][:160].rstrip(".")
             raise UserError(f"{name} is no ONNX file that onnxruntime can open ({reason}).") from None
         self.passport = Passport.from_metadata(self.session.get_modelmeta().custom_metadata_map, name)
 

@@ -5,7 +5,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -63,21 +63,12 @@ def predict(
     pictures = _name_pictures(paths, attention, classifier) if attention else None
     predictions: list[Prediction] = []
     for batch in _fitted_batches(paths, classifier):
-        good = [i for i, image in enumerate(batch) if not isinstance(image, BadImage)]
         bad = next((image for image in batch if isinstance(image, BadImage)), None)
         if bad and not skip_bad_images:
             remedy = "Repair or remove it, or leave such images out with --skip-bad-images (skip_bad_images=True)."
             raise BadImage(bad.name, bad.reason, remedy)
-        names = paths[len(predictions) : len(predictions) + len(batch)]
-        shown = pictures[len(predictions) : len(predictions) + len(batch)] if pictures else [None] * len(batch)
-        rows = _likeliest(classifier, [batch[i] for i in good], top)
-        if pictures:
-            _draw(classifier, [batch[i] for i in good], [shown[i] for i in good])
-        for path, image, picture in zip(names, batch, shown, strict=True):
-            if isinstance(image, BadImage):
-                predictions.append(Prediction(str(path), [], [], image.reason))
-            else:
-                predictions.append(Prediction(str(path), *next(rows), attention=str(picture) if picture else None))
+        part = slice(len(predictions), len(predictions) + len(batch))
+        predictions += _predict_batch(classifier, paths[part], batch, pictures[part] if pictures else None, top)
         if on_progress:
             on_progress("predicting", len(predictions), len(paths))
     if all(p.skipped is not None for p in predictions):
@@ -86,15 +77,32 @@ def predict(
     return predictions
 
 
-def _likeliest(classifier: Classifier, images: list[np.ndarray], top: int) -> Iterator[tuple[list[str], list[float]]]:
-    """Names and probabilities of each image's best classes."""
-    if not images:
-        return
-    shares, order = classifier.probabilities(torch.from_numpy(np.stack(images))).topk(
-        min(top, len(classifier.class_names)), dim=1
-    )
-    for row, probabilities in zip(order.tolist(), shares.tolist(), strict=True):
-        yield [classifier.class_names[k] for k in row], [round(p, 6) for p in probabilities]
+def _predict_batch(
+    classifier: Classifier,
+    paths: list[Path],
+    images: list[np.ndarray | BadImage],
+    pictures: list[Path] | None,
+    top: int,
+) -> list[Prediction]:
+    good = [i for i, image in enumerate(images) if not isinstance(image, BadImage)]
+    predictions = [
+        Prediction(str(path), [], [], getattr(image, "reason", None)) for path, image in zip(paths, images, strict=True)
+    ]
+    if not good:
+        return predictions
+    pixels = torch.from_numpy(np.stack([images[i] for i in good]))
+    names = classifier.class_names
+    shares, order = classifier.probabilities(pixels).topk(min(top, len(names)), dim=1)
+    if pictures:
+        _draw(classifier, pixels, [pictures[i] for i in good])
+    for i, row, probabilities in zip(good, order.tolist(), shares.tolist(), strict=True):
+        predictions[i] = replace(
+            predictions[i],
+            classes=[names[k] for k in row],
+            probabilities=[round(p, 6) for p in probabilities],
+            attention=str(pictures[i]) if pictures else None,
+        )
+    return predictions
 
 
 def _fitted_batches(paths: list[Path], classifier: Classifier) -> Iterator[list[np.ndarray | BadImage]]:
@@ -146,13 +154,12 @@ def _name_pictures(paths: list[Path], folder: str | Path, classifier: Classifier
     return pictures
 
 
-def _draw(classifier: Classifier, images: list[np.ndarray], pictures: list[Path]) -> None:
+def _draw(classifier: Classifier, pixels: Tensor, pictures: list[Path]) -> None:
     normalize, device = classifier.passport.preprocessing.normalize, next(classifier.network.parameters()).device
-    for start in range(0, len(images), ATTENTION_BATCH):
+    for start in range(0, len(pixels), ATTENTION_BATCH):
         part = slice(start, start + ATTENTION_BATCH)
-        pixels: Tensor = torch.from_numpy(np.stack(images[part]))
-        masks = attention_map(classifier.network, normalize(pixels.to(device)))
-        for image, mask, path in zip(pixels, masks, pictures[part], strict=True):
+        masks = attention_map(classifier.network, normalize(pixels[part].to(device)))
+        for image, mask, path in zip(pixels[part], masks, pictures[part], strict=True):
             with replacing(path) as temporary:
                 draw_overlay(image, mask).save(temporary)
 

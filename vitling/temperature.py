@@ -45,11 +45,11 @@ def calibrate(
     """The temperature of a run's weights: as kept in the run, or fitted now and kept."""
     check_weights(which)
     run = run if isinstance(run, Run) else load_run(run)
-    model = run.load_model(which)  # refuses a run that has no weights yet
-    digest = hashlib.sha256((run.path / which / "model.safetensors").read_bytes()).hexdigest()
-    kept = _read(run)
-    if kept.get(which, {}).get("weights") == digest:
+    weights, kept = run.path / which / "model.safetensors", _read(run)
+    digest = hashlib.sha256(weights.read_bytes()).hexdigest() if weights.exists() else ""
+    if digest and kept.get(which, {}).get("weights") == digest:
         return Calibration(**kept[which])
+    model = run.load_model(which)  # refuses a run that has no weights yet
     reading, seen = reading or Reading(), run.preprocessing()
     images = validation_images(run, reading)
     source = load_split(images, "val", reading=reading, on_progress=on_progress, **seen.fit_args())

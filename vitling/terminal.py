@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from vitling.errors import UserError
+from vitling.errors import UserError, did_you_mean
 from vitling.listener import Listener, StudyListener
 
 console = Console(highlight=False, emoji=False)  # a class may be called ":ok:"
@@ -456,14 +456,7 @@ def show_study(quiet: bool = False):
 
 
 def show_study_table(study) -> None:
-    head, cells = study.table()
-    table = Table(*head[:1], box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in head[1:]:
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in cells:
-        table.add_row(*map(escape, row))
-    whole = console.measure(table, options=console.options.update(max_width=1000)).maximum
-    Console(width=max(whole, console.width), highlight=False, emoji=False).print(table)  # numbers are never cut off
+    _print_whole(*study.table())
     for note in study.notes():
         console.print(note, soft_wrap=True, markup=False)
     console.print(
@@ -473,6 +466,61 @@ def show_study_table(study) -> None:
         console.print("next: the same command tries the failed runs again", markup=False)
     elif study.split == "val":
         console.print("next: the same command with --split test, once, when the choice is made", markup=False)
+
+
+def _print_whole(head: list[str], cells: list[list[str]]) -> None:
+    """A table whose numbers are never cut off, however narrow the terminal."""
+    table = Table(*head[:1], box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in head[1:]:
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in cells:
+        table.add_row(*map(escape, row))
+    whole = console.measure(table, options=console.options.update(max_width=1000)).maximum
+    Console(width=max(whole, console.width), highlight=False, emoji=False).print(table)
+
+
+def show_papers(paper: str, as_json: bool = False) -> None:
+    """Every table and figure that can be reproduced, a line each."""
+    from vitling.papers import tables
+
+    chosen = {name: table for name, table in tables().items() if name.startswith(paper)}
+    if not chosen:
+        raise UserError(f"no table '{paper}'. {did_you_mean(paper, tables())}")
+    if as_json:
+        print(json.dumps({name: table.title for name, table in chosen.items()}, indent=1, ensure_ascii=False))
+        return
+    for name, table in chosen.items():
+        trained = sum(bool(row.recipe) for row in table.rows)
+        small = sum(row.nano is not None for row in table.rows)
+        print(f"{name:<22}{table.title} ({len(table.rows)} rows, {trained} with recipes, {small} at nano scale)")
+    print("next: vitling reproduce NAME --dry-run, or --scale nano")
+
+
+def show_reproduction(result) -> None:
+    """A table with the paper's numbers and ours, or what would be trained."""
+    console.print(result.title, style="bold", markup=False, soft_wrap=True)
+    _print_whole(*result.table())
+    for note in result.notes():
+        console.print(note, soft_wrap=True, markup=False)
+    if result.study:
+        console.print(
+            f"page: {result.study.folder / 'reproduce.html'}    (beside it: reproduce.md, .json, study.html)",
+            soft_wrap=True,
+            markup=False,
+        )
+    elif result.seconds:
+        console.print("next: the same command without --dry-run", markup=False)
+
+
+def show_counting(listener: StudyListener):
+    """A callback `(name, done, total)` for what comes before and after a study's runs: a bar among its bars."""
+
+    def on_progress(name: str, done: int, total: int) -> None:
+        listener.bar(name, done, total, f"{done} of {total}")
+        if done >= total:
+            listener.progress.remove_task(listener.bars.pop(name))
+
+    return on_progress if isinstance(listener, LiveStudy) else None
 
 
 def show_verdict(results: list, page: Path) -> None:
@@ -509,6 +557,8 @@ def show_predictions(predictions: list, form: str) -> None:
             )
             table.add_row(escape(p.path), escape(p.classes[0]), percent(p.probabilities[0]), escape(then))
         console.print(table)
+        if folders := {str(Path(p.attention).parent) for p in seen if p.attention}:
+            console.print(f"where it looked: {', '.join(folders)}", soft_wrap=True, markup=False)
     for p in predictions:
         if p.skipped is not None:
             print(f"skipped {p.path}: {p.skipped}", file=sys.stderr)

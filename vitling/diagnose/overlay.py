@@ -15,7 +15,8 @@ from vitling.diagnose.capture import (
 )
 from vitling.errors import UserError
 
-DARKEST = 0.15  # what is least looked at stays visible
+HEAT = (255, 80, 0)  # seen on dark pictures as on bright ones
+STRONGEST = 0.6  # the picture shines through where the model looks most
 SHORT_SIDE = 224  # smaller images are enlarged to about this
 
 
@@ -30,14 +31,12 @@ def attention_map(model: nn.Module, images: Tensor) -> Tensor:
 
     The query is the class token; in a model without one, the mean of all tokens. `images` are normalised.
     """
-    check_attention(model)
-    seen = capture_batch(model, images)
-    chain = rollout_chain(seen.attention, len(images))
-    layouts = [find_attention_layout(model, name, x, images) for name, x in chain.items()]
-    if not chain or not all(layouts):
-        reason = what_works(model, images[:1])["rollout"] or "its attention is not over whole images"
+    if reason := what_works(model, images[:1])["rollout"]:
         raise UserError(f"the attention of {type(model).__name__} cannot be rolled out: {reason}.")
-    layout = layouts[0].queries
+    seen = capture_batch(model, images)
+    layouts = {name: find_attention_layout(model, name, x, images) for name, x in seen.attention.items()}
+    chain = rollout_chain({name: x for name, x in seen.attention.items() if layouts[name]}, len(images))
+    layout = layouts[next(iter(chain))].queries
     maps = [fold_head_tokens(x) if layout.extra else x for x in chain.values()]
     maps = [x.mean(dim=1, keepdim=True) for x in maps]  # layers may differ in their number of heads
     masks = attention_masks(maps, layout.grid, prefix_tokens=layout.prefix_tokens)[-1]
@@ -46,10 +45,11 @@ def attention_map(model: nn.Module, images: Tensor) -> Tensor:
 
 
 def draw_overlay(pixels: Tensor, mask: Tensor) -> Image.Image:
-    """The picture, and beside it the picture lit where the mask is high. Pixels are uint8 (C, H, W), as the model saw them."""
+    """The picture, and beside it the picture tinted where the mask is high. Pixels are uint8 (C, H, W), as the model saw them."""
     shown = pixels[:3] if len(pixels) >= 3 else pixels[:1].expand(3, -1, -1)
     factor = max(1, SHORT_SIDE // min(shown.shape[1:]))
     shown = shown.repeat_interleave(factor, dim=1).repeat_interleave(factor, dim=2)
-    light = DARKEST + (1 - DARKEST) * resize_masks(mask.float(), tuple(shown.shape[1:])).clamp(0, 1)
-    pair = torch.cat([shown, (shown * light).round().to(torch.uint8)], dim=2)
+    share = STRONGEST * resize_masks(mask.float(), tuple(shown.shape[1:])).clamp(0, 1)
+    tinted = shown * (1 - share) + torch.tensor(HEAT).view(3, 1, 1) * share
+    pair = torch.cat([shown, tinted.round().to(torch.uint8)], dim=2)
     return Image.fromarray(pair.permute(1, 2, 0).contiguous().numpy())
