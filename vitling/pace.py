@@ -61,8 +61,8 @@ def fit_epochs(pace: Pace, seconds: float, fraction: float = 1.0) -> tuple[int, 
     epochs = min(int(left / pace.epoch_seconds(fraction)), 100_000)
     if epochs < 1:
         raise UserError(
-            f"one epoch takes about {pace.epoch_seconds(fraction):.1f} s here and {max(left, 0):.1f} s of the budget of "
-            f"{seconds:g} s are left for it; raise --budget, lower fraction= or choose a smaller model."
+            f"an epoch takes about {pace.epoch_seconds(fraction):.1f} s here, and getting ready leaves {max(left, 0):.1f} s "
+            f"of {seconds:g} s for it; raise --budget or choose a smaller model."
         )
     return epochs, preparing_epochs
 

@@ -15,6 +15,7 @@ import itertools
 import json
 import os
 import platform
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -251,7 +252,7 @@ def environment() -> dict:
         if torch.cuda.is_available()
         else platform.processor() or platform.machine(),
         "threads": torch.get_num_threads(),
-        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
     }
 
 

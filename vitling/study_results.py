@@ -20,7 +20,8 @@ from vitling.files import write_text
 from vitling.models.macs import count_macs
 from vitling.pace import Pace, fit_epochs, read_pace
 from vitling.recipe import Recipe, from_dict, scale_epochs, to_dict
-from vitling.run import Run, asked_for, difference
+from vitling.report import write_page
+from vitling.run import Run, asked_for, difference, environment
 from vitling.train import Settings
 
 Key = tuple[str, float, int]  # name, fraction, seed
@@ -59,20 +60,20 @@ class Study:
         self.recipes: dict[str, Recipe] = {}  # also those of earlier plans
         self.paces: dict[str, Pace] = {}
         self.failures: dict[Key, str] = {}
+        self.environment: dict[str, object] = {}
         self._macs: dict[str, int] = {}
         if (self.folder / "study.json").exists():
             self._load()
+        elif left := _files_in(self.folder):
+            raise UserError(
+                f"{self.folder} holds other files ({', '.join(left[:3])} ...) and no study; give another folder."
+            )
 
     # -- the plan --------------------------------------------------------------------------------------------------
 
     def plan(self, recipes: dict[str, Recipe], seeds, fractions, budget_seconds, split: str) -> None:
         """Take up a plan. One that only adds to the folder's, or leaves something out, keeps all finished runs."""
         known = (self.folder / "study.json").exists()
-        left = [] if known else _files_in(self.folder)
-        if left:
-            raise UserError(
-                f"{self.folder} holds other files ({', '.join(left[:3])} ...); choose an empty folder with --out."
-            )
         recipes = {name: from_dict(to_dict(recipe)) for name, recipe in recipes.items()}  # as they are read back
         for name, recipe in recipes.items():
             before = asked_for(self.recipes.get(name, recipe), self.budget_seconds if known else budget_seconds)
@@ -85,7 +86,7 @@ class Study:
         self.names, self.seeds, self.fractions = list(recipes), list(seeds), [float(f) for f in fractions]
         self.split, self.budget_seconds = split, budget_seconds
         self.recipes |= recipes
-        self.failures = {}
+        self.failures, self.environment = {}, environment()
 
     def run_recipe(self, name: str, fraction: float, seed: int) -> Recipe:
         """What one run trains."""
@@ -123,6 +124,7 @@ class Study:
             "recipes": {name: to_dict(recipe) for name, recipe in self.recipes.items()},
             "paces": {name: asdict(pace) for name, pace in self.paces.items()},
             "macs": self._macs,
+            "environment": self.environment,
             "scores": scores,
             "failures": [[*key, reason] for key, reason in self.failures.items()],
         }
@@ -132,6 +134,7 @@ class Study:
         tree = json.loads((self.folder / "study.json").read_text())
         self.names, self.seeds, self.fractions = tree["names"], tree["seeds"], tree["fractions"]
         self.split, self.budget_seconds, self._macs = tree["split"], tree["budget_seconds"], tree["macs"]
+        self.environment = tree["environment"]
         self.recipes = {name: from_dict(recipe) for name, recipe in tree["recipes"].items()}
         self.paces = {name: read_pace(pace) for name, pace in tree["paces"].items()}
         self.failures = {(name, fraction, seed): reason for name, fraction, seed, reason in tree["failures"]}
@@ -204,8 +207,8 @@ class Study:
                 plus_minus(row.mean, row.half)
                 + ("" if len(row.scores) == len(self.seeds) else f" ({len(row.scores)})"),
                 "" if row.name == self.names[0] else plus_minus(row.difference, row.difference_half, sign="+"),
-                f"{row.parameters / 1e6:.2f} M",
-                f"{row.macs / 1e6:,.1f} M",
+                short_number(row.parameters),
+                short_number(row.macs),
                 f"{row.wall_seconds:,.0f} s",
                 f"{row.images_per_second:,.0f}",
             ]
@@ -255,22 +258,37 @@ class Study:
         """Write the tables and the page."""
         write_text(self.folder / "table.md", self.to_markdown())
         write_text(self.folder / "table.csv", self.to_csv())
+        self.write_page()
         self.save()
+
+    def write_page(self) -> Path:
+        from vitling.study_page import study_page  # here, because matplotlib takes long to import
+
+        return write_page(study_page(self), self.folder / "study.html")
 
 
 def confidence_interval(values: Sequence[float]) -> tuple[float, float]:
     """Mean and half of the 95 % confidence interval, Student's t; nan where there are too few values."""
-    from scipy.stats import t  # takes long to import
+    from scipy.special import stdtrit  # takes long to import
 
     if len(values) < 2:
         return (values[0] if values else math.nan), math.nan
-    return mean(values), float(t.ppf(0.975, len(values) - 1)) * stdev(values) / math.sqrt(len(values))
+    return mean(values), float(stdtrit(len(values) - 1, 0.975)) * stdev(values) / math.sqrt(len(values))
 
 
 def plus_minus(centre: float, half: float, sign: str = "") -> str:
     if math.isnan(centre):
         return "–"
     return f"{centre:{sign}.2f}" + ("" if math.isnan(half) else f" ± {half:.2f}")
+
+
+def short_number(number: float) -> str:
+    """A count in three digits: 5.20 k, 0.70 M, 1.35 G."""
+    for limit, unit, name in ((1e9, 1e9, "G"), (1e5, 1e6, "M"), (1e3, 1e3, "k")):
+        if number >= limit:
+            scaled = number / unit
+            return f"{scaled:.{2 if scaled < 10 else 1 if scaled < 100 else 0}f} {name}"
+    return str(number)
 
 
 def slug(name: str) -> str:

@@ -153,6 +153,66 @@ def gradient_norms(records: Sequence[dict]) -> str:
     return _draw(draw)
 
 
+def bands(
+    series: Mapping[str, tuple[Sequence[float], Sequence[float], Sequence[float], Sequence[float]]],
+    *,
+    x: str,
+    y: str,
+    dots: bool = False,
+) -> str:
+    """Curves with a band around each: positions, values, lower and upper bounds. More curves than colours are dashed."""
+
+    def draw(ax) -> None:
+        for number, (name, (at, values, low, high)) in enumerate(series.items()):
+            colour, style = SERIES[number % len(SERIES)], ("-", "--", ":", "-.")[number // len(SERIES) % 4]
+            ax.plot(at, values, style, color=colour, label=_short(name, 40), marker="o" if dots else None, markersize=4)
+            ax.fill_between(at, low, high, color=colour, alpha=0.15, linewidth=0)
+        if dots:
+            places = sorted({place for at, *_ in series.values() for place in at})
+            ax.set_xscale("log")
+            ax.set_xticks(places, [f"{place:g}" for place in places])
+            ax.minorticks_off()
+        _finish(ax, x, y, legend=len(series) > 1)
+
+    return _draw(draw)
+
+
+def intervals(rows: Sequence[tuple[str, float, float]], *, x: str, zero: bool = False) -> str:
+    """A value with its interval per name, from top to bottom; `zero` draws the line of no difference."""
+
+    def draw(ax) -> None:
+        places = np.arange(len(rows))[::-1]
+        values, halves = np.array([row[1:] for row in rows], dtype=float).T
+        if zero:
+            ax.axvline(0, color=INK, alpha=0.5, linewidth=1, linestyle="--")
+        ax.errorbar(values, places, xerr=np.nan_to_num(halves), fmt="o", color=SERIES[0], markersize=4, elinewidth=1.3)
+        ax.set_yticks(places, [_short(row[0], 34) for row in rows])
+        ax.set_ylim(-0.6, len(rows) - 0.4)
+        _finish(ax, x, "")
+
+    return _draw(draw, height=max(1.6, 0.7 + 0.26 * len(rows)))
+
+
+def sizes(series: Mapping[str, Sequence[tuple[float, float, str, bool]]], *, x: str, y: str) -> str:
+    """Networks by size and accuracy, with their names; those of a family are joined. Hollow dots mark the flagged False."""
+
+    def draw(ax) -> None:
+        for number, (name, points) in enumerate(series.items()):
+            colour = SERIES[number % len(SERIES)]
+            at, values = [point[0] for point in points], [point[1] for point in points]
+            ax.plot(at, values, color=colour, linewidth=1, alpha=0.6)
+            filled = [colour if point[3] else "none" for point in points]
+            ax.scatter(at, values, s=22, c=filled, edgecolors=colour, label=name, zorder=3)
+            for place, value, label, _ in points:
+                ax.annotate(_short(label), (place, value), (3, 3), textcoords="offset points", fontsize=5.5, alpha=0.8)
+        ax.set_xscale("log")
+        ax.xaxis.set_major_formatter("{x:g}")
+        ax.legend(loc="lower right")
+        _finish(ax, x, y)
+
+    return _draw(draw, height=4.2)
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Matrices
 
