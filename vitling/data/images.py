@@ -225,6 +225,12 @@ def read_size(source: str | BytesIO, *, name: str | None = None) -> tuple[int, i
             return (image.width, image.height) if lying else (image.height, image.width)
 
 
+def pillow_pixels(image: Image.Image, name: str) -> np.ndarray:
+    """An image that Pillow has opened already, as `read_image` would give it."""
+    with _naming("", name):
+        return _pixels(ImageOps.exif_transpose(image), alpha=False)
+
+
 def fit_image(array: np.ndarray, size: tuple[int, int], fit: str, channels: int, white: int = 255) -> np.ndarray:
     """Bring H x W x C pixels, uint8 or uint16, to uint8 C x height x width (antialiased bicubic, timm's default).
 

@@ -13,6 +13,8 @@ import numpy as np
 from vitling.data.decode import map_threads
 from vitling.data.files import Found, read_csv, read_list, read_npz, read_tree
 from vitling.data.images import ArrayImages, BadImage, FileImages, Images, evenly
+from vitling.data.memory import PREFIX as MEMORY
+from vitling.data.memory import read_memory
 from vitling.data.named import NAMES, match_name, read_hub, read_named
 from vitling.data.splits import name_some
 from vitling.errors import UserError, did_you_mean
@@ -100,6 +102,8 @@ def _find(data: str, root: str | None, download: bool) -> tuple[str, Found]:
         )
     if data.startswith("hf:"):
         return data, read_hub(data[3:], download)
+    if data.startswith(MEMORY):
+        return data, read_memory(data)
     if name:
         found = read_named(name, root, download)
         if path.exists():
