@@ -26,6 +26,7 @@ _PUBLIC = {
     "plan": "vitling.plan",
     "predict": "vitling.predict",
     "relabel": "vitling.relabel",
+    "reproduce": "vitling.reproduce",
     "save_weights": "vitling.weights",
     "study": "vitling.study",
     "train": "vitling.train",

@@ -1,7 +1,9 @@
 """The command line: one subcommand, one public function. No logic lives here, and torch is imported late."""
 
+import json
 import os
 import re
+import shlex
 import sys
 import time
 from enum import Enum
@@ -352,6 +354,79 @@ def study(
         raise typer.Exit(1)
 
 
+@app.command()
+def reproduce(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[PAPER/TABLE]", help="Such as dhvt/table6 or t2t/fig1; none lists all.")
+    ] = None,
+    scale: Annotated[
+        str, typer.Option(help="paper (the published setting: a GPU and its data) or nano (minutes on a CPU).")
+    ] = "paper",
+    rows: Annotated[str, typer.Option(help="Only these rows: names or parts of names, as in DHVT-T,DeiT.")] = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and its time; train nothing.")] = False,
+    seeds: Annotated[str, typer.Option(help="How many, or which: 5, or 0,3,7.")] = "3",
+    data: Annotated[
+        str | None, typer.Option(help="nano: any small data (default digits); paper: ImageNet's folder.")
+    ] = None,
+    budget: Annotated[str | None, typer.Option(help="Equal wall time per run, such as 2m.")] = None,
+    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of every run; schedules shrink with them.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The study's folder. The same one again goes on.")] = None,
+    runs: Annotated[Path | None, typer.Option(help="Figures: draw this study instead of training one.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs at the same time, each in a process of its own.")] = 1,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of each run.")] = None,
+    precision: Annotated[str, typer.Option(help="no (float32), bf16 or fp16.")] = "no",
+    data_root: DataRoot = None,
+    memory_gb: MemoryGb = None,
+    workers: Workers = None,
+    list_all: Annotated[bool, typer.Option("--list", help="All tables and figures, a line each.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """A table or figure of one of the five papers: its rows trained here, the paper's numbers beside ours.
+
+    Exit code 1: some runs failed, and the table says why.
+    """
+    from vitling import terminal
+    from vitling.papers import is_figure
+    from vitling.papers.plan import make_plan
+
+    if name is None or list_all:
+        terminal.show_papers(name or "", as_json)
+        return
+    asked = dict(scale=scale, rows=rows, data=_absolute(data) if data else None, epochs=epochs)
+    make_plan(name, **asked)  # a typo is answered before torch has loaded
+    asked |= dict(seeds=terminal.parse_seeds(seeds), budget_seconds=terminal.parse_duration(budget) if budget else None)
+    if runs and not is_figure(name):
+        raise UserError(f"--runs is for figures; {name} finds its runs again in --out.")
+
+    from vitling.train import Settings
+
+    asked["settings"] = Settings(precision=precision, threads=threads, reading=_reading(data_root, memory_gb, workers))
+    if dry_run:
+        from vitling.reproduce import preview
+
+        with terminal.show_progress(quiet=as_json) as on_progress:
+            result = preview(name, **asked, on_progress=on_progress)
+        print(result.to_json()) if as_json else terminal.show_reproduction(result)
+        return
+    asked |= dict(jobs=jobs, command=_command())
+    with terminal.show_study(quiet=as_json) as listener:
+        asked |= dict(listener=listener, on_progress=terminal.show_counting(listener))
+        if is_figure(name):
+            from vitling.figures import draw_figure
+
+            page = draw_figure(name, out, runs=runs, **asked)
+        else:
+            from vitling.reproduce import reproduce as run_table
+
+            result = run_table(name, out, **asked)
+    if is_figure(name):
+        print(json.dumps({"page": str(page)}) if as_json else f"page: {page}")
+        return
+    print(result.to_json()) if as_json else terminal.show_reproduction(result)
+    if result.study and result.study.failures:
+        raise typer.Exit(1)
+
+
 @app.command("list")
 def list_names(
     what: Annotated[Listed, typer.Argument(help="models, recipes, methods or datasets")],
@@ -387,6 +462,11 @@ def _reading(root: Path | None, memory_gb: float | None, workers: int | None):
 
     given = {"root": str(root) if root else None, "memory_gb": memory_gb, "workers": workers}
     return Reading(**{name: value for name, value in given.items() if value is not None})
+
+
+def _command() -> str:
+    """The command as it was typed, to be repeated."""
+    return shlex.join(["vitling", *sys.argv[1:]])
 
 
 def _absolute(data: str) -> str:

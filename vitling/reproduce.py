@@ -65,8 +65,9 @@ class Reproduction:
         study: Study | None = None,
         seconds: dict[str, float] | None = None,
         seeds: int = 0,
+        budget_seconds: float | None = None,
     ):
-        self.plan, self.study = plan, study
+        self.plan, self.study, self.budget_seconds = plan, study, budget_seconds
         self.seconds, self.seeds = seconds or {}, seeds  # estimated, of a run of each recipe, and how many of each
         self.results = self._collect(sizes)
 
@@ -94,7 +95,7 @@ class Reproduction:
             "ours %": lambda r: _ours_text(r.ours),
             "paper's difference": self._paper_difference,
             "our difference": lambda r: _difference_text(r.ours),
-            "epochs": lambda r: str(r.line.recipe.epochs) if r.line.is_trained else "",
+            "epochs": self._epochs,
             "a run": lambda r: _duration(self.seconds.get(r.line.study_name) if r.line.is_trained else None),
             "paper's layers, width, heads": lambda r: _numbers(self.plan.table.structure.get(r.line.row.label)),
             "ours": lambda r: _numbers(r.structure),
@@ -110,6 +111,12 @@ class Reproduction:
     @property
     def _here(self) -> str:
         return "nano" if self.plan.scale == "nano" else "computed"
+
+    def _epochs(self, result: Result) -> str:
+        """Those that were trained, or those of the plan; those of a budget are known once the speed has been measured."""
+        if result.ours:
+            return str(result.ours.epochs)
+        return str(result.line.recipe.epochs) if result.line.is_trained and not self.budget_seconds else ""
 
     def _paper_difference(self, result: Result) -> str:
         """To the first line, on the paper's own data; where it has several, the first."""
@@ -156,7 +163,9 @@ class Reproduction:
         """The time of the whole plan, and how far to trust it."""
         runs, total = len(self.seconds) * self.seeds, sum(self.seconds.values()) * self.seeds
         how = (
-            "measured on a few steps just now"
+            "equal time, so that epochs follow from the speed"
+            if self.budget_seconds
+            else "measured on a few steps just now"
             if self.plan.scale == "nano"
             else "from the MACs and the speed of a transformer block here; reading and augmenting images come on top, so take it "
             "as an order of magnitude"
@@ -289,6 +298,7 @@ def preview(
     rows: str = "",
     seeds: int | list[int] = SEEDS,
     data: str | None = None,
+    budget_seconds: float | None = None,
     epochs: int | None = None,
     settings: Settings | None = None,
     on_progress: OnProgress | None = None,
@@ -298,8 +308,12 @@ def preview(
     plan = make_plan(name, scale=scale, rows=rows, data=data, epochs=epochs)
     settings = _prepare_as_long(plan, settings)
     sizes = count_sizes(plan, settings, on_progress)
-    seconds = estimate_seconds(plan, sizes, settings, on_progress)
-    return Reproduction(plan, sizes, seconds=seconds, seeds=seeds if isinstance(seeds, int) else len(seeds))
+    if budget_seconds:
+        seconds = dict.fromkeys(plan.recipes, budget_seconds)
+    else:
+        seconds = estimate_seconds(plan, sizes, settings, on_progress)
+    number = seeds if isinstance(seeds, int) else len(seeds)
+    return Reproduction(plan, sizes, seconds=seconds, seeds=number, budget_seconds=budget_seconds)
 
 
 def default_folder(plan: Plan, data: str | None) -> Path:

@@ -148,6 +148,7 @@ def gradient_norms(records: Sequence[dict]) -> str:
             )
         if any(norm > 0 for record in records for norm in record["norms"].values()):
             ax.set_yscale("log")
+            ax.yaxis.set_major_formatter(lambda value, place: f"{value:g}")  # matplotlib's own is TeX, which is text here
         _finish(ax, "step", "gradient norm", legend=True)
 
     return _draw(draw)

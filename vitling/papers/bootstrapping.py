@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from vitling.papers.table import CIFAR10, CIFAR100, IMAGENET, Data, Row, Table, nano
+from vitling.papers.table import CIFAR10, CIFAR100, IMAGENET, Data, Figure, Row, Table, nano
 from vitling.recipe import Recipe
 
 _MEASURED = "last epoch of one run, on the test set"
@@ -166,7 +166,7 @@ KD_ONLY = joint(feature_weight=0.0)
 FEATURES_ONLY = joint(mutual_weight=0.0)
 
 
-def _ablation(label: str, top1: float, recipe: str, nano_recipe: Recipe) -> Row:
+def _ablation(label: str, top1: float | None, recipe: str, nano_recipe: Recipe) -> Row:
     return Row(label, top1, f"bootstrapping/cifar100_{recipe}", nano_recipe, data=CIFAR100)
 
 
@@ -212,3 +212,56 @@ table5 = Table(
     ),
 )
 # fmt: on
+
+# -- Figure 5 ----------------------------------------------------------------------------------------------------------
+
+_DRAWN = "drawn, not printed"
+
+# fmt: off
+fig5 = Figure(
+    "Learning curves, ViT-S on CIFAR-100",
+    _DRAWN,
+    (
+        _ablation("ViT",    None, "vit_s",               VIT_S),
+        _ablation("Agent",  None, "agent_s",             AGENT_S),
+        _ablation("Joint",  None, "vit_s_joint",         joint()),
+        _ablation("Shared", None, "vit_s_shared",        joint(share=True)),
+        _ablation("Mutual", None, "vit_s_kd_only",       KD_ONLY),
+        _ablation("Feat",   None, "vit_s_features_only", FEATURES_ONLY),
+    ),
+    kind="curves",
+    groups={
+        "alone, joint and shared": ("ViT", "Joint", "Shared", "Agent"),
+        "what is learnt from the agent": ("ViT", "Mutual", "Feat", "Joint", "Agent"),
+    },
+)
+# fmt: on
+
+# -- Figure 6 ----------------------------------------------------------------------------------------------------------
+
+# The text does not print the values that were tried; these are ours, the paper's choice among them.
+_TRIED = {
+    "mutual_weight": (0.1, 1.0, 10.0),
+    "feature_weight": (0.1, 1.0, 10.0, 100.0),
+    "temperature": (1.0, 2.0, 4.0, 8.0),
+}
+
+
+def _tried(setting: str, value: float) -> Row:
+    return Row(
+        f"{setting} {value:g}",
+        None,
+        "bootstrapping/cifar100_vit_s_joint",
+        joint(**{setting: value}),
+        data=CIFAR100,
+        change={f"method_args.{setting}": value},
+    )
+
+
+fig6 = Figure(
+    "Sensitivity to the weights and the temperature, ViT-S on CIFAR-100",
+    _DRAWN,
+    tuple(_tried(setting, value) for setting, values in _TRIED.items() for value in values),
+    kind="sensitivity",
+    groups={setting: tuple(f"{setting} {value:g}" for value in values) for setting, values in _TRIED.items()},
+)

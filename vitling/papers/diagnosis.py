@@ -1,6 +1,8 @@
-"""The table of "Understanding Why ViT Trains Badly on Small Datasets" (Zhu et al. 2023)."""
+"""The table and figures of "Understanding Why ViT Trains Badly on Small Datasets" (Zhu et al. 2023)."""
 
-from vitling.papers.table import CIFAR10, CIFAR100, SVHN, Data, Row, Table, nano
+from dataclasses import replace
+
+from vitling.papers.table import CIFAR10, CIFAR100, SVHN, Data, Figure, Row, Table, nano
 
 _MEASURED = "one run of 500 epochs on the test set; whether the last or the best epoch is not said"
 _RESNET_SIZE = "the paper says 11.5 M; ResNet-18 for 32 pixels has 11.2 M"
@@ -25,3 +27,33 @@ table1 = Table(
         *_pair(SVHN, "svhn", 95.17, 95.78),
     ),
 )
+
+# -- Figures -----------------------------------------------------------------------------------------------------------
+
+_DRAWN = "drawn, without numbers"
+_SECRET = "JFT-300M and the networks that were trained on it are not public"
+_TENTH = Data("a tenth of the data", 10, 0)
+
+
+def _large(label: str, recipe, data: Data) -> Row:
+    return Row(label, None, nano=recipe, data=data, why_not=_SECRET)
+
+
+fig4 = Figure(
+    "Attention of every layer of a ViT",
+    _DRAWN,
+    tuple(row for row in table1.rows if row.label == "ViT" and row.data is not CIFAR100),
+    kind="attention",
+)
+fig6 = Figure(
+    "Likeness of ViT and ResNet trained on much data (nano: on all of a small dataset and on a tenth)",
+    _DRAWN,
+    (
+        _large("ViT", VIT, Data("all of the data", 10, 0)),
+        _large("ResNet-18", RESNET, Data("all of the data", 10, 0)),
+        _large("ViT, a tenth", replace(VIT, fraction=0.1), _TENTH),
+        _large("ResNet-18, a tenth", replace(RESNET, fraction=0.1), _TENTH),
+    ),
+    kind="likeness",
+)
+fig7 = Figure("Likeness of ViT and ResNet trained on little data", _DRAWN, table1.rows, kind="likeness")

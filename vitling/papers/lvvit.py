@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from vitling.papers.table import QUOTED, Row, Table, nano
+from vitling.papers.table import QUOTED, Figure, Row, Table, nano
 from vitling.recipe import Augment, Recipe
 
 _MEASURED = "best epoch of the averaged weights of one run, on the validation set"
@@ -191,3 +191,23 @@ table10 = Table(
     ),
 )
 # fmt: on
+
+# -- Figure 1 ----------------------------------------------------------------------------------------------------------
+
+_CNNS = ("EfficientNet", "Fix-", "NFNet")
+fig1 = Figure(
+    "Accuracy against parameters of transformers of under 100 M, on ImageNet",
+    table10.measured,
+    tuple(row for row in table10.rows if row.params < 100 and not row.label.startswith(_CNNS)),
+    kind="sizes",
+    groups={
+        "LV-ViT": ("LV-ViT",),
+        "DeiT": ("DeiT",),
+        "T2T-ViT": ("T2T-ViT",),
+        "CaiT": ("CaiT",),
+        "BoTNet": ("BoTNet",),
+        "DeepViT": ("DeepViT",),
+        "ViT": ("ViT-B",),
+        "others": ("CrossViT", "Swin", "TNT"),
+    },
+)

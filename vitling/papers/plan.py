@@ -106,7 +106,9 @@ def _nano_lines(table: Table, data: str) -> list[Line]:
 def _pick(lines: list[Line], wanted: str, table: str) -> list[Line]:
     names = [line.label for line in lines]
     chosen: set[str] = set()
-    for text in (part.strip() for part in re.split(r",(?!\s)", wanted)):  # names hold ", " themselves
+    for text in (
+        part.strip() for part in re.split(r",(?!\s)(?![^\[]*\])", wanted)
+    ):  # names hold ", " and [7,8] themselves
         exact = [name for name in names if name.lower() == text.lower()]
         found = exact or [name for name in names if text and text.lower() in name.lower()]
         if not found:

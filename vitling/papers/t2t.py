@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from vitling.papers.table import CIFAR10, CIFAR100, QUOTED, Row, Table, nano
+from vitling.papers.table import CIFAR10, CIFAR100, QUOTED, Figure, Row, Table, nano
 from vitling.recipe import Recipe
 
 _MEASURED = "best epoch of the averaged weights of one run, on the validation set"
@@ -171,3 +171,20 @@ table7 = Table(
     ),
 )
 # fmt: on
+
+# -- Figure 1 ----------------------------------------------------------------------------------------------------------
+
+fig1 = Figure(
+    "Accuracy against MACs and parameters, on ImageNet",
+    _MEASURED,
+    tuple({row.label: row for row in (*table2.rows, *table3.rows, *table4.rows)}.values()),
+    kind="sizes",
+    groups={
+        "T2T-ViT": ("T2T-ViT-",),
+        "T2T-ViT_t": ("T2T-ViT_t",),
+        "ViT": ("ViT",),
+        "DeiT": ("DeiT",),
+        "ResNet": ("ResNet",),
+        "MobileNet": ("MobileNet",),
+    },
+)

@@ -60,6 +60,14 @@ class Table:
     structure: dict[str, dict[str, int]] = field(default_factory=dict)  # label -> layers, width, heads, as printed
 
 
+@dataclass(frozen=True)
+class Figure(Table):
+    """A figure of a paper: the rows are the runs that it draws."""
+
+    kind: Literal["sizes", "curves", "sensitivity", "likeness", "attention"] = "curves"
+    groups: dict[str, tuple[str, ...]] = field(default_factory=dict)  # a series or panel -> labels, or how labels begin
+
+
 def nano(model: str, *, img_size: int = NANO_SIZE, augment: Augment | None = None, **changes) -> Recipe:
     """The common setting of the nano comparisons: one short schedule, light augmentation, small batches.
 
