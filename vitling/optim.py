@@ -15,6 +15,7 @@ from timm.scheduler import CosineLRScheduler, StepLRScheduler
 from torch import nn
 
 from vitling.errors import UserError, did_you_mean
+from vitling.muon import Muon
 from vitling.recipe import Optim, Recipe
 
 
@@ -65,9 +66,13 @@ def _orthogonalises(name: str) -> bool:
 
 
 def create_optimizer(groups: list[dict], optim: Optim, lr: float) -> torch.optim.Optimizer:
-    """timm's optimiser of that name over groups that are already made; fused where torch has it."""
+    """The optimiser of that name over groups that are already made: timm's, fused where torch has it, and our Muon."""
     if optim.name not in list_optimizers():
         raise UserError(f"unknown optimiser optim.name={optim.name}. {did_you_mean(optim.name, list_optimizers())}")
+    if optim.name == "muon":
+        return Muon(
+            groups, lr=lr, weight_decay=optim.weight_decay, momentum=optim.momentum, betas=optim.betas, eps=optim.eps
+        )
     accepted = inspect.signature(get_optimizer_class(optim.name, bind_defaults=False)).parameters
     extra = {key: getattr(optim, key) for key in ("betas", "eps") if key in accepted}
     if optim.name in ("adam", "adamw", "sgd", "momentum"):

@@ -7,6 +7,7 @@ from torch import nn
 from vitling.build import freeze
 from vitling.errors import UserError
 from vitling.methods import create_method
+from vitling.muon import QUINTIC, Muon, orthogonalise
 from vitling.optim import SAM, Schedule, check_patterns, create_optimizer, parameter_groups, peak_lr
 from vitling.recipe import Optim, Recipe
 
@@ -169,3 +170,47 @@ def test_the_cosine_of_bootstrapping_is_met():
     wanted = golden("bootstrapping__misc")["lr_cosine"]
     recipe = Recipe(epochs=240, optim=Optim(lr=1e-3, warmup_epochs=0, min_lr=0.0, schedule_per="epoch"))
     assert rates(recipe, map(int, wanted)) == pytest.approx(list(wanted.values()), rel=1e-6)
+
+
+def test_muon_orthogonalises_as_timm_does_in_float32():
+    from timm.optim.muon import zeropower_via_newtonschulz
+
+    generator = torch.Generator().manual_seed(0)
+    for shape in [(3, 8, 24), (3, 24, 8), (1, 16, 16)]:
+        x = torch.randn(shape, generator=generator)
+        expected = zeropower_via_newtonschulz(x, 5, [QUINTIC], dtype=torch.float32)
+        torch.testing.assert_close(orthogonalise(x), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_muon_moves_every_direction_of_a_matrix_alike():
+    x = torch.diag(torch.tensor([5.0, 1.0, 0.3, 0.1]))
+    values = torch.linalg.svdvals(orthogonalise(x))
+    assert values.min() > 0.6
+    assert values.max() < 1.3
+
+
+def test_a_step_of_muon_is_the_orthogonal_momentum_at_adamws_size():
+    weight = nn.Parameter(torch.randn(6, 4, generator=torch.Generator().manual_seed(0)))
+    before, gradient = weight.detach().clone(), torch.randn(6, 4, generator=torch.Generator().manual_seed(1))
+    weight.grad = gradient.clone()
+    Muon([weight], lr=0.1, weight_decay=0.5).step()
+    direction = orthogonalise(gradient)  # momentum and gradient point the same way in the first step
+    expected = before * (1 - 0.1 * 0.5) - 0.1 * 0.2 * 6**0.5 * direction
+    torch.testing.assert_close(weight.detach(), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_muon_steps_what_is_no_matrix_as_adamw_does():
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(7,), (8, 1, 3, 3), (12, 6)]  # a bias, a depth-wise filter, a classifier in a fallback group
+    values = [torch.randn(shape, generator=generator) for shape in shapes]
+    ours, theirs = ([nn.Parameter(value.clone()) for value in values] for _ in range(2))
+    groups = [{"params": ours[:2]}, {"params": ours[2:], "use_fallback": True}]
+    settings = dict(lr=0.01, weight_decay=0.1, betas=(0.8, 0.9))
+    optimizers = [Muon(groups, **settings), torch.optim.AdamW(theirs, **settings)]
+    for _ in range(3):
+        for mine, other in zip(ours, theirs, strict=True):
+            mine.grad = torch.randn(mine.shape, generator=generator)
+            other.grad = mine.grad.clone()
+        for optimizer in optimizers:
+            optimizer.step()
+    torch.testing.assert_close(ours, theirs)
