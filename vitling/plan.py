@@ -142,5 +142,5 @@ def _fit(recipe: Recipe, choices: list[Choice], pace: Pace, seconds: float) -> t
     """As many epochs as the budget allows, and the choice that says so."""
     epochs, _ = fit_epochs(pace, seconds)
     reason = f"what a budget of {seconds:.0f} s allows, at {pace.epoch_seconds():.1f} s per epoch"
-    fitted = Choice("epochs", str(epochs), reason, "measured here", keys=("epochs",))
+    fitted = Choice("epochs", str(epochs), reason, "measured here", changes={"epochs": epochs})
     return scale_epochs(recipe, epochs), [fitted if choice.what == "epochs" else choice for choice in choices]

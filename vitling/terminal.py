@@ -276,11 +276,13 @@ def _survey_rows(survey) -> list[tuple[str, str]]:
         rows.append(("unreadable", f"{len(survey.unreadable):,}: {shown}"))
     if survey.copies.count:
         pairs = "; ".join(f"{copy} = {of}" for copy, of in survey.copies.examples[:3])
-        rows.append(("copies", f"{survey.copies.count:,} training images look like another one: {pairs}"))
+        rows.append(("copies", f"of training images among themselves, {survey.copies.count:,}: {pairs}"))
     for split, leaks in survey.leaks.items():
         if leaks.count:
             pairs = "; ".join(f"{copy} = {of}" for copy, of in leaks.examples[:3])
-            text = f"{leaks.count:,} {split} images look like training images: {pairs}. Remove them, or the accuracy flatters"
+            text = (
+                f"copies of training images in {split}, {leaks.count:,}: {pairs}. Remove them, or the accuracy flatters"
+            )
             rows.append(("leaks", text))
     return rows + [("note", note) for note in survey.notes]
 
@@ -451,7 +453,7 @@ def show_study(quiet: bool = False):
         else:
             yield PlainStudy()
     except (Interrupted, KeyboardInterrupt) as interruption:
-        print(f"{interruption or 'interrupted'}; the same command goes on with the study", file=sys.stderr)
+        print(str(interruption) or "interrupted; the same command goes on", file=sys.stderr)
         sys.exit(130)
 
 
@@ -585,6 +587,12 @@ def show_exported(exported) -> None:
     lines += [f"pushed: {exported.url}"] if exported.url else []
     lines.append(f"next: vitling predict {exported.path} IMAGE...")
     console.print("\n".join(lines), soft_wrap=True, markup=False)
+
+
+def show_address(address: str, notes: list[str]) -> None:
+    for note in notes:
+        console.print(f"note: {note}", soft_wrap=True, markup=False)
+    console.print(f"open {address} in a browser and drop an image on it; Ctrl-C ends it", soft_wrap=True, markup=False)
 
 
 def show_names(what: str, pattern: str) -> None:

@@ -659,7 +659,7 @@ def test_an_empty_folder(tmp_path):
 
 def test_images_without_class_folders(tmp_path):
     save(tmp_path / "1.png")
-    assert "holds 1 images but no class folders" in message(tmp_path)
+    assert "holds 1 image but no class folders" in message(tmp_path)
 
 
 def test_splits_without_class_folders_are_not_taken_for_two_classes(tmp_path):

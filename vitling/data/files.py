@@ -78,22 +78,31 @@ def _class_folders(root: Path, folder: str, notes: list[str]) -> dict[str, list[
     loose = sum(_is_image(entry.name) for entry in files)
     where = root / folder
     if not classes:
-        what = f"holds {loose} images but no class folders" if loose else "is empty"
+        what = f"holds {loose} image{'s' * (loose > 1)} but no class folders" if loose else "is empty"
+        if files and not loose:
+            what = f"holds no images, only {len(files)} other files ({_kinds([entry.name for entry in files])})"
         raise UserError(f"{where} {what}; expected one folder per class, with its images inside")
     if loose:
         notes.append(f"{loose} images in {where} lie outside any class folder and were left out")
     others: list[str] = []
     tree = {name: sorted(_images_below(root, os.path.join(folder, name), others)) for name in classes}
     if not any(tree.values()):
-        raise UserError(f"no images in the class folders of {where}; known are {' '.join(sorted(IMAGE_SUFFIXES))}")
+        only = f", only {len(others)} other files ({_kinds(others)})" if others else ""
+        raise UserError(
+            f"no images in the class folders of {where}{only}; known are {' '.join(sorted(IMAGE_SUFFIXES))}"
+        )
     if empty := [name for name in classes if not tree[name]]:
         raise UserError(
             f"{name_some(empty, 'class folder', 'class folders')} of {where} without images; fill or remove"
         )
     if others:
-        kinds = sorted({os.path.splitext(name)[1].lower() or "no suffix" for name in others})
-        notes.append(f"{len(others)} files in {where} are no images ({', '.join(kinds[:5])}) and were left out")
+        notes.append(f"{len(others)} files in {where} are no images ({_kinds(others)}) and were left out")
     return tree
+
+
+def _kinds(names: list[str]) -> str:
+    """The suffixes of some files, for messages."""
+    return ", ".join(sorted({os.path.splitext(name)[1].lower() or "no suffix" for name in names})[:5])
 
 
 def _images_below(root: Path, folder: str, others: list[str]) -> Iterator[_File]:

@@ -52,10 +52,12 @@ def find_twins(
 
     j is an image of `among`, such as the training split; without it, an earlier image of the same thumbnails.
     """
+    found = [np.empty((0, 2), np.int64)]
     others = thumbnails if among is None else among
+    if not len(others):
+        return found[0]
     hashes = perceptual_hash(thumbnails)
     other_hashes = hashes if among is None else perceptual_hash(others)
-    found = []
     for start in range(0, len(thumbnails), BLOCK):
         stop = min(start + BLOCK, len(thumbnails))
         reach = stop if among is None else len(others)
@@ -68,7 +70,7 @@ def find_twins(
         found.append(_most_alike(thumbnails, others, near + start, best.indices, likeness))
         if on_progress:
             on_progress(stop, len(thumbnails))
-    return np.concatenate(found) if found else np.empty((0, 2), np.int64)
+    return np.concatenate(found)
 
 
 def _most_alike(thumbnails: Tensor, others: Tensor, rows: Tensor, candidates: Tensor, likeness: float) -> np.ndarray:

@@ -78,7 +78,7 @@ def survey(dataset: Dataset, *, brief: bool = False, on_progress: Progress | Non
         smallest=sizes[0],
         median=sizes[len(sizes) // 2],
         largest=sizes[-1],
-        notes=list(dataset.notes),
+        notes=[note for note in dataset.notes if "were skipped" not in note],  # those are listed by name
     )
     if brief:
         return Survey(unreadable=list(dataset.skipped), **facts)

@@ -1,0 +1,234 @@
+"""The rules of a plan: sizes, patches, epochs, warnings and expectations, without any training."""
+
+import numpy as np
+import pytest
+
+from vitling.advice import choose, expect, find_conflicts, pretrained_hint
+from vitling.data.images import ArrayImages
+from vitling.data.sources import Dataset
+from vitling.data.survey import Copies, Survey, neighbour_accuracy, survey
+from vitling.errors import UserError
+from vitling.models import build_model
+from vitling.plan import plan
+from vitling.recipe import Recipe, load_recipe, override
+from vitling.recipes import DEFAULT, named_recipes
+
+
+def a_dataset(size=(32, 32), channels=3, counts=(60, 60), **splits) -> Dataset:
+    """Images of noise; `splits` are further ones, name=count."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(len(counts)), counts)
+    images = {
+        "train": ArrayImages(rng.integers(0, 256, (len(labels), *size, channels), dtype=np.uint8), labels, "train")
+    }
+    for split, count in splits.items():
+        pixels = rng.integers(0, 256, (count, *size, channels), dtype=np.uint8)
+        images[split] = ArrayImages(pixels, np.arange(count) % len(counts), split)
+    return Dataset("noise", [f"class {i}" for i in range(len(counts))], channels, images, "")
+
+
+def a_survey(train=5000, classes=10, largest=(32, 32), smallest=None, channels=3, **facts) -> Survey:
+    counts = {str(i): train // classes for i in range(classes)}
+    known = dict(images={"train": train, "test": 1000}, bits=8, unreadable=[], neighbour_accuracy=0.5)
+    sizes = dict(smallest=smallest or largest, median=largest, largest=largest)
+    return Survey("made", class_counts=counts, channels=channels, **{**known, **sizes, **facts})
+
+
+def chosen(dataset: Dataset, *settings: str, device: str = "cpu") -> Recipe:
+    return choose(dataset, survey(dataset, brief=True), settings, device=device)[0]
+
+
+def conflicts(size=(32, 32), **changes) -> list[str]:
+    return find_conflicts(override(Recipe(), changes), size, classes=10, channels=3)
+
+
+@pytest.mark.parametrize(
+    ("size", "img_size", "patch"),
+    [
+        ((8, 8), (8, 8), 2),
+        ((16, 16), (16, 16), 2),
+        ((28, 28), (28, 28), 4),
+        ((32, 32), (32, 32), 4),
+        ((64, 64), (64, 64), 8),
+        ((30, 50), (32, 52), 4),
+        ((96, 96), (96, 96), 8),
+        ((97, 97), (64, 64), 8),
+    ],
+)
+def test_small_images_keep_their_size_in_whole_patches_and_the_model_can_be_built(size, img_size, patch):
+    recipe = chosen(a_dataset(size))
+    assert (recipe.img_size, recipe.model_args["patch_size"]) == (img_size, patch)
+    build_model(recipe.model, num_classes=2, in_chans=3, img_size=recipe.img_size, **recipe.model_args)
+
+
+def test_photographs_are_larger_on_a_gpu_and_trained_for_longer():
+    data = a_dataset((100, 120))
+    cpu, gpu = chosen(data), chosen(data, device="cuda")
+    assert gpu.img_size > cpu.img_size
+    assert gpu.epochs > cpu.epochs
+    assert cpu.augment.crop == gpu.augment.crop == "resized"
+    assert min(cpu.train_size) > min(cpu.img_size)
+
+
+def test_strong_augmentation_is_for_long_runs_on_many_images():
+    assert not chosen(a_dataset(), device="cuda").augment.randaugment
+    long = chosen(a_dataset((16, 16), counts=(2500, 2500)), device="cuda")
+    assert long.augment.randaugment
+    assert long.method_args["mixup"]
+    assert not chosen(a_dataset((16, 16), counts=(2500, 2500))).augment.randaugment
+    taught = chosen(a_dataset((16, 16), counts=(2500, 2500)), "method=token_labeling", device="cuda")
+    assert "mixup" not in taught.method_args
+
+
+def test_tiny_images_are_neither_moved_nor_mirrored_and_grey_ones_not_mirrored():
+    tiny, grey = chosen(a_dataset((8, 8))), chosen(a_dataset(channels=1))
+    assert (tiny.augment.crop, tiny.augment.hflip) == ("none", 0.0)
+    assert (grey.augment.crop, grey.augment.hflip) == ("pad", 0.0)
+    assert chosen(a_dataset()).augment.hflip == 0.5
+
+
+def test_fewer_images_get_more_epochs_and_a_batch_that_leaves_four_steps():
+    few, many = chosen(a_dataset(counts=(8, 8))), chosen(a_dataset((8, 8), counts=(1000, 1000)))
+    assert few.epochs > many.epochs
+    assert few.batch_size <= 14 / 3
+    assert many.batch_size == load_recipe(DEFAULT).batch_size
+
+
+def test_very_unbalanced_classes_are_drawn_equally_often():
+    assert chosen(a_dataset(counts=(100, 60))).balance == "none"
+    assert chosen(a_dataset(counts=(100, 5))).balance == "sampler"
+
+
+def test_what_the_user_asks_for_comes_first_and_the_rest_follows_it():
+    data = a_dataset()
+    recipe, choices = choose(data, survey(data, brief=True), ["epochs=2", "img_size=60"], device="cpu")
+    assert (recipe.epochs, recipe.img_size) == (2, 60)
+    assert recipe.optim.warmup_epochs < 2
+    assert recipe.model_args["patch_size"] == 4  # 8 does not divide 60
+    reasons = {choice.what: (choice.value, choice.reason) for choice in choices}
+    assert reasons["epochs"] == ("2", "as you asked")
+    assert reasons["image size"] == ("60", "as you asked")
+    assert chosen(data, "model_args.patch_size=16").model_args["patch_size"] == 16
+
+
+def test_another_model_gets_none_of_the_sizes_meant_for_ours():
+    assert chosen(a_dataset(), "model=resnet18").model_args == {}
+    assert chosen(a_dataset((100, 120)), "model=deit_tiny_patch16_224").img_size == (224, 224)
+
+
+def test_every_choice_has_a_reason():
+    data = a_dataset(counts=(100, 5))
+    _, choices = choose(data, survey(data, brief=True), device="cpu")
+    assert all(choice.reason for choice in choices)
+    wanted = {"family", "image size", "patch", "width", "epochs", "augmentation", "agent", "balance"}
+    assert wanted <= {choice.what for choice in choices}
+
+
+def test_small_patches_are_warned_of_only_without_a_convolutional_stem():
+    assert "patch_size=4" in conflicts(model="vit_tiny_patch16_224", **{"model_args.patch_size": 2})[0]
+    assert not conflicts(model="vit_tiny_patch16_224", **{"model_args.patch_size": 4})
+    assert not conflicts(model="dhvt_test", **{"model_args.patch_size": 2})
+    assert conflicts(model="dhvt_test", **{"model_args.patch_size": 2, "model_args.sope": False})
+
+
+def test_a_larger_plain_vit_is_warned_of_and_a_larger_hybrid_or_cnn_is_not():
+    wide = {"model_args.embed_dim": 384, "model_args.depth": 1, "model_args.num_heads": 6}
+    assert "61.25" in conflicts(model="vit_tiny_patch16_224", **wide, **{"model_args.patch_size": 4})[0]
+    assert not conflicts(model="dhvt_test", **wide)
+    assert not conflicts(model="resnet18")
+
+
+def test_mixing_images_with_token_labels_is_warned_of():
+    taught = dict(model="lvvit_test", method="token_labeling")
+    assert "mixup and cutmix" in conflicts(**taught, **{"method_args.mixup": 0.8, "method_args.cutmix": 1.0})[0]
+    assert not conflicts(**taught)
+
+
+def test_dropped_positions_are_warned_of_only_without_convolutions():
+    without = dict(model="dhvt_test") | {"model_args.sope": False, "model_args.abs_pos_embed": False}
+    plain = {**without, "model_args.daff": False}
+    assert any("58.72" in line for line in conflicts(**plain))
+    assert any("58.72" in line for line in conflicts(**plain, **{"model_args.head_tokens": False}))
+    assert not conflicts(**without)
+    assert not conflicts(**{**plain, "model_args.abs_pos_embed": True})
+    none = {"model_args.patch_size": 4, "model_args.pos_embed": "none"}
+    assert "58.72" in conflicts(model="vit_tiny_patch16_224", **none)[0]
+
+
+def test_our_own_small_recipes_hit_no_warning():
+    for name in ("folder/vit_nano", "folder/dhvt_nano", "folder/resnet18", DEFAULT):
+        recipe = named_recipes()[name]()
+        size = (recipe.img_size, recipe.img_size) if isinstance(recipe.img_size, int) else recipe.img_size or (32, 32)
+        assert find_conflicts(recipe, size, classes=10, channels=3) == []
+
+
+def test_published_weights_are_recommended_for_few_colour_photographs_only():
+    photographs = a_survey(train=800, largest=(300, 400), smallest=(200, 200))
+    assert "init=timm/" in pretrained_hint(photographs, Recipe())
+    assert not pretrained_hint(photographs, Recipe(init="runs/a"))
+    for other in (
+        a_survey(train=800),
+        a_survey(train=800, largest=(300, 400), channels=1),
+        a_survey(train=100_000, largest=(300, 400)),
+        a_survey(train=800, largest=(300, 400), bits=12),
+    ):
+        assert not pretrained_hint(other, Recipe())
+
+
+def test_expectations_lie_around_what_needs_no_learning_and_widen_with_few_test_images():
+    band = expect(a_survey())
+    assert 0.1 < band.low < 0.5 < band.high < 1
+    few = expect(a_survey(images={"train": 5000, "test": 20}))
+    assert few.low < band.low
+    assert few.high > band.high
+    assert expect(a_survey(train=200)).high < expect(a_survey(train=50_000)).high
+    assert expect(a_survey(neighbour_accuracy=0.99)).low > 0.9
+    assert expect(a_survey(neighbour_accuracy=0.0, images={"train": 5000})).low >= 0
+
+
+def test_a_neighbour_of_the_same_class_counts():
+    import torch
+
+    rng = np.random.default_rng(0)
+    kinds = rng.integers(0, 256, (3, 1, 32, 32))
+    labels = np.arange(60) % 3
+    pixels = np.clip(kinds[labels] + rng.normal(0, 5, (60, 1, 32, 32)), 0, 255).astype(np.uint8)
+    assert neighbour_accuracy(torch.tensor(pixels), torch.tensor(labels)) == 1.0
+    assert neighbour_accuracy(torch.tensor(pixels), torch.arange(60)) == 0.0
+
+
+def test_a_survey_counts_splits_classes_copies_and_leaks():
+    data = a_dataset(counts=(20, 30), test=10, val=4)
+    data.splits["train"].array[7] = data.splits["train"].array[3]
+    data.splits["test"].array[2] = data.splits["train"].array[11]
+    seen = survey(data)
+    assert seen.images == {"train": 50, "test": 10, "val": 4}
+    assert seen.class_counts == {"class 0": 20, "class 1": 30}
+    assert seen.imbalance == 1.5
+    assert seen.copies == Copies(1, [("train[7]", "train[3]")])
+    assert seen.leaks == {"test": Copies(1, [("test[2]", "train[11]")]), "val": Copies(0, [])}
+    assert seen.looked_at == seen.total == 64
+    brief = survey(data, brief=True)
+    assert brief.copies is brief.leaks is brief.neighbour_accuracy is None
+
+
+def test_large_data_is_looked_at_in_part(monkeypatch):
+    monkeypatch.setattr("vitling.data.survey.MOST_ROWS", 30)
+    seen = survey(a_dataset(counts=(50, 50), test=50))
+    assert seen.looked_at == 30
+    assert seen.total == 150
+
+
+def test_the_data_is_no_setting():
+    with pytest.raises(UserError, match="leave data= out"):
+        plan("digits", ["data=cifar10"])
+    with pytest.raises(UserError, match="Did you mean epochs"):
+        plan("digits", ["epoch=3"], brief=True)
+
+
+def test_a_given_recipe_is_left_as_it_is():
+    recipe = load_recipe("digits/vit_nano")
+    planned = plan("digits", ["epochs=7"], recipe=recipe, brief=True)
+    assert planned.recipe == override(recipe, ["epochs=7"])
+    assert planned.choices == planned.warnings == []
+    assert planned.seconds is None
