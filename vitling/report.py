@@ -6,6 +6,7 @@ pictures (PNG as data URIs). `write_run_page` writes the page of a training run;
 
 import base64
 import io
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
@@ -150,6 +151,10 @@ def as_picture(pixels, label: str = "", width: int = 96) -> Picture:
     return Picture(np.ascontiguousarray(pixels), label, width)
 
 
+def counted(number: int, one: str, many: str = "") -> str:
+    return f"{number:,} {one if number == 1 else many or f'{one}s'}"
+
+
 def percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.1f} %"
 
@@ -158,53 +163,87 @@ def percent(share: float | None) -> str:
 # A training run
 
 SHOWN = 12  # pictures in a strip
+TILE = 96  # CSS pixels
 
 
 def write_run_page(run, *, reading=None, on_progress=None) -> Path:
-    """Write RUN/report.html: curves, confusion, mistakes, and everything needed to repeat the run."""
+    """Write RUN/report.html: curves, confusion, mistakes, attention, and everything needed to repeat the run."""
     return write_page(run_page(run, reading=reading, on_progress=on_progress), run.path / "report.html")
 
 
 def run_page(run, *, reading=None, on_progress=None) -> Page:
-    """The page of a run that has validated at least once; pictures and confusion are of its validation split."""
+    """The page of a run that has validated at least once; pictures and confusion are of its validation split.
+
+    Nothing is measured on the test split here. What `evaluate` has already said about it is repeated.
+    """
     from vitling.data.prepare import Reading, load_split, open_recipe_data, split_training
     from vitling.evaluate import measure, predict_logits
     from vitling.recipe import to_yaml
 
     reading, info, recipe = reading or Reading(), run.info, run.recipe
-    seen = run.preprocessing()
+    seen, model = run.preprocessing(), run.load_model("best")
     _, val = split_training(open_recipe_data(recipe, reading), recipe)
     source = load_split(val, "val", reading=reading, on_progress=on_progress, **seen.fit_args())
-    logits = predict_logits(run.load_model("best"), source, seen, on_progress=on_progress)
+    logits = predict_logits(model, source, seen, on_progress=on_progress)
     result = measure(logits, source.labels, run.class_names, data=info["data"]["name"], split="val")
-    best, data, environment = info["best"], info["data"], info["environment"]
-    low, high = result.top1_interval
-    summary = {
-        "validation accuracy": f"{percent(result.top1)} of {result.images:,} images (95 % interval {100 * low:.1f} to {100 * high:.1f})",
-        "best epoch": f"{best['epoch']} of {info['epochs_trained']}; it was chosen by this number, so expect a little less on new images",
-        "model": f"{recipe.model}, {info['parameters'] / 1e6:.2f} M parameters, trained by {recipe.method}",
-        "data": f"{data['name']}: {data['train_images']:,} training and {data['val_images']:,} validation images, {len(run.class_names)} classes",
-        "stopped": f"{info['stopped']}, after {info['wall_seconds']:.0f} s",
-    }
+    environment = info["environment"]
     origin = {
-        "data fingerprint": data["fingerprint"],
+        "data fingerprint": info["data"]["fingerprint"],
         "seed": recipe.seed,
         "precision": info["precision"],
         **{name: value for name, value in environment.items() if name != "command"},
     }
     return Page(
-        title=f"{recipe.model} on {data['name']}",
+        title=f"{recipe.model} on {info['data']['name']}",
         subtitle=f"Training run {run.path.name}: {percent(result.top1)} on validation",
         sections=[
-            Section("Summary", [Facts(summary)]),
+            Section("Summary", [Facts(summary_facts(run, result))]),
             Section("Learning curves", learning_charts(run), "Did it learn, and did it stop learning?"),
             Section("Validation", validation_parts(result), "Which classes does it take for which?"),
             Section("Pictures", picture_parts(logits, source, run.class_names), "What does it get wrong, and right?"),
+            Section("Attention", attention_parts(model, source, seen, run.class_names), "Where does it look?"),
+            Section("Calibration", calibration_parts(logits, source.labels), "Is it right as often as it says?"),
+            Section("Speed", [Facts(speed_facts(run))]),
             Section(
                 "To repeat it", [Code(environment["command"]), Facts(origin), Code(to_yaml(recipe), "the whole recipe")]
             ),
         ],
     )
+
+
+def summary_facts(run, result) -> dict[str, str]:
+    """The few lines that most readers want; the test split is among them only after `evaluate` looked at it."""
+    info, recipe = run.info, run.recipe
+    best, data = info["best"], info["data"]
+    facts = {"validation accuracy": accuracy_with_interval(result.top1, result.top1_interval, result.images)}
+    if (known := run.path / "evaluation-test.json").exists():
+        test, looks = json.loads(known.read_text()), info.get("test_looks", 1)
+        facts["test accuracy"] = accuracy_with_interval(test["top1"], test["top1_interval"], test["images"])
+        facts["test accuracy"] += f", looked at {'once' if looks == 1 else f'{looks} times'}"
+    return {
+        **facts,
+        "best epoch": f"{best['epoch']} of {info['epochs_trained']}; it was chosen by validation accuracy, so expect a little less on new images",
+        "model": f"{recipe.model}, {info['parameters'] / 1e6:.2f} M parameters, trained by {recipe.method}",
+        "data": f"{data['name']}: {data['train_images']:,} training and {data['val_images']:,} validation images, {len(run.class_names)} classes",
+        "stopped": f"{info['stopped']}, after {info['wall_seconds']:.0f} s",
+    }
+
+
+def accuracy_with_interval(top1: float, interval: Sequence[float], images: int) -> str:
+    low, high = interval
+    return f"{percent(top1)} of {images:,} images (95 % interval {100 * low:.1f} to {100 * high:.1f})"
+
+
+def speed_facts(run) -> dict[str, str]:
+    """How fast it trained, over all validations: medians, because other programs disturb single ones."""
+    timing, info = run.timing(), run.info
+    validations = sum(record["validation_seconds"] for record in timing)
+    return {
+        "training": f"{np.median([record['images_per_second'] for record in timing]):,.0f} images/s (median over {counted(len(timing), 'epoch')} with a validation)",
+        "validation": f"{np.median([record['validation_seconds'] for record in timing]):.2f} s each, {validations:.0f} s in all",
+        "everything": f"{info['wall_seconds']:.0f} s from the command to the last weights",
+        "on": f"{info['environment']['processor']}, {counted(info['environment']['threads'], 'thread')}, {counted(info['processes'], 'process', 'processes')}",
+    }
 
 
 def learning_charts(run) -> list:
@@ -272,6 +311,46 @@ def picture_parts(logits, source, class_names: Sequence[str]) -> list:
     if not len(wrong):
         parts.insert(0, Text("No mistakes on these images."))
     return parts
+
+
+def attention_parts(model, source, preprocessing, class_names: Sequence[str]) -> list:
+    """Pictures of different classes, each beside where the model looks; a model that cannot show it says why."""
+    import torch
+
+    from vitling.diagnose.overlay import attention_map, draw_overlay
+    from vitling.errors import UserError
+
+    firsts = [int((source.labels == label).nonzero()[0]) for label in source.labels.unique()]
+    index = torch.tensor([firsts[i] for i in np.linspace(0, len(firsts) - 1, min(SHOWN // 2, len(firsts))).astype(int)])
+    pixels = next(iter(source.batches([index])))["image"]
+    device = next(model.parameters()).device
+    try:
+        masks = attention_map(model, preprocessing.normalize(pixels.to(device)))
+    except UserError as error:
+        return [Text(str(error)[:1].upper() + str(error)[1:])]
+    pictures = [
+        Picture(np.asarray(draw_overlay(image, mask)), class_names[source.labels[i]], width=2 * TILE)
+        for i, image, mask in zip(index.tolist(), pixels, masks, strict=True)
+    ]
+    caption = "Bright is what the prediction draws on: attention of all layers, rolled out down to the patches. Every layer by itself: vitling diagnose."
+    return [Strip([pictures], caption)]
+
+
+def calibration_parts(logits, labels) -> list:
+    """The reliability diagram, and what a fitted temperature makes of it."""
+    from vitling.diagnose import plots
+    from vitling.diagnose.calibration import expected_calibration_error, reliability_curve
+    from vitling.temperature import fit_temperature
+
+    temperature = fit_temperature(logits, labels)
+    before, after = logits.softmax(dim=1), (logits / temperature).softmax(dim=1)
+    facts = {
+        "calibration error (ECE)": f"{expected_calibration_error(before, labels):.3f}: the mean distance of confidence and accuracy",
+        "temperature": f"{temperature:.2f}, fitted on these images; {'above 1: the model is too sure of itself' if temperature > 1 else 'below 1: the model is too modest'}",
+        "after dividing by it": f"{expected_calibration_error(after, labels):.3f}; vitling predict and vitling app do so",
+    }
+    caption = "As trained. Bars below the diagonal: the model is more often wrong than it says."
+    return [Chart(plots.reliability(reliability_curve(before, labels)), caption), Facts(facts)]
 
 
 def labelled_pictures(source, index, probabilities, class_names: Sequence[str]) -> list[Picture]:

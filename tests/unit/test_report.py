@@ -12,10 +12,12 @@ import pytest
 import torch
 from PIL import Image
 
+import vitling
 from vitling import report
 from vitling.diagnose import plots
 from vitling.diagnose.calibration import reliability_curve
 from vitling.diagnose.match import match_layers
+from vitling.recipe import Augment, Optim, Recipe, replace
 from vitling.report import Chart, Code, Facts, Findings, Page, Picture, Section, Strip, Table, Text, as_picture, render
 
 NASTY = '<script>alert("x")</script> & $5_{x}$ 猫'
@@ -137,3 +139,47 @@ def test_what_a_broken_writer_leaves_behind_is_the_old_page(tmp_path):
 def test_the_command_line_starts_without_matplotlib():
     code = "import sys, vitling.cli, vitling.terminal; sys.exit(any(m in sys.modules for m in ('matplotlib', 'torch', 'jinja2')))"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    recipe = Recipe(
+        model="vit_tiny_patch16_224",
+        model_args=dict(patch_size=4, embed_dim=16, depth=2, num_heads=2),
+        fraction=0.2,
+        epochs=2,
+        batch_size=32,
+        augment=Augment(crop="none", hflip=0.0),
+        optim=Optim(warmup_epochs=0),
+    )
+    return vitling.train(recipe, tmp_path_factory.mktemp("report") / "run")
+
+
+@pytest.mark.slow
+def test_the_page_of_a_run_has_all_that_a_reader_asks_for(run):
+    html = report.write_run_page(run).read_text()
+    titles = ("Learning curves", "Validation", "Pictures", "Attention", "Calibration", "Speed", "To repeat it")
+    for title in titles:
+        assert f"<h2>{title}</h2>" in html
+    for text in (run.info["data"]["fingerprint"], run.info["environment"]["torch"], "images/s", "temperature"):
+        assert text in html
+    assert html.count("data:image/png") > 6  # mistakes, right answers and attention
+    assert "mathdefault" not in html
+
+
+@pytest.mark.slow
+def test_the_page_never_looks_at_the_test_split_but_repeats_what_was_seen(run):
+    assert "test accuracy" not in report.write_run_page(run).read_text()
+    assert "test_looks" not in run.info
+    result = vitling.evaluate(run)
+    html = report.write_run_page(run).read_text()
+    assert f"{100 * result.top1:.1f} % of 359 images" in html
+    assert "looked at once" in html
+    assert run.info["test_looks"] == 1
+
+
+@pytest.mark.slow
+def test_the_page_of_a_cnn_says_that_there_is_no_attention(run, tmp_path):
+    recipe = replace(run.recipe, model="diag_resnet18_nano", model_args={}, epochs=1, fraction=0.1)
+    html = report.write_run_page(vitling.train(recipe, tmp_path / "cnn")).read_text()
+    assert "the model has no attention" in html
