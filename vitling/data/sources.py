@@ -71,6 +71,8 @@ def open_dataset(
         splits, skipped = _leave_out_bad(splits)
         if skipped:
             total = sum(map(len, found.splits.values()))
+            if len(skipped) == total:
+                raise UserError(f"{data}: none of its {total} images can be read, the first: {skipped[0]}")
             notes.append(f"{len(skipped)} of {total} images cannot be read and were skipped, the first: {skipped[0]}")
     else:
         _refuse_missing(splits)

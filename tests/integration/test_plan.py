@@ -1,0 +1,175 @@
+"""`vitling plan` and `vitling train` without a recipe, as commands: photographs, bad files, leaks, budgets, bad input."""
+
+import contextlib
+import io
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vitling import load_recipe, load_run
+from vitling.cli import main
+
+FLOWERS = Path(__file__).parents[2].parent / "shared" / "data" / "flowers10"
+SMALL = ["model_args.embed_dim=24", "model_args.depth=1", "model_args.num_heads=2", "img_size=16"]
+
+
+def vitling(*arguments, code=0):
+    """The command in this process; what it printed."""
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        before, sys.argv = sys.argv, ["vitling", *map(str, arguments)]
+        try:
+            main()
+            left = 0
+        except SystemExit as ended:
+            left = ended.code or 0
+        finally:
+            sys.argv = before
+    assert left == code, out.getvalue() + err.getvalue()
+    return out.getvalue() if code == 0 else err.getvalue()
+
+
+def error(*arguments):
+    """The one line that a wrong command prints."""
+    lines = vitling(*arguments, code=2).strip().splitlines()
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("error: ")
+    return lines[0]
+
+
+def a_picture(seed: int, size=(120, 100)) -> Image.Image:
+    blobs = np.random.default_rng(seed).integers(0, 256, (7, 7, 3), dtype=np.uint8)
+    return Image.fromarray(blobs).resize(size, Image.Resampling.BICUBIC)
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory):
+    """Two classes in two splits, one test image that is a training image made smaller, and two broken files."""
+    root = tmp_path_factory.mktemp("photographs")
+    for number, (split, count) in enumerate((("train", 12), ("test", 4))):
+        for kind in (1, 2):
+            (root / split / f"kind{kind}").mkdir(parents=True)
+            for i in range(count):
+                a_picture(1000 * number + 100 * kind + i).save(root / split / f"kind{kind}" / f"{i}.jpg")
+    a_picture(103).resize((60, 50)).save(root / "test" / "kind2" / "leak.png")
+    whole = (root / "train" / "kind1" / "0.jpg").read_bytes()
+    (root / "train" / "kind1" / "cut.jpg").write_bytes(whole[: len(whole) // 2])
+    (root / "train" / "kind2" / "nothing.jpg").write_bytes(b"")
+    return root
+
+
+@pytest.fixture(scope="module")
+def planned(photographs):
+    return json.loads(vitling("plan", photographs, *SMALL, "--json"))
+
+
+def test_a_plan_counts_and_names_what_is_wrong_with_the_data(planned):
+    survey = planned["survey"]
+    assert survey["images"] == {"train": 24, "test": 9}
+    assert sorted(survey["unreadable"]) == ["train/kind1/cut.jpg", "train/kind2/nothing.jpg"]
+    assert survey["leaks"]["test"] == {"count": 1, "examples": [["test/kind2/leak.png", "train/kind1/3.jpg"]]}
+    assert survey["copies"]["count"] == 0
+    assert (survey["channels"], survey["bits"], survey["largest"]) == (3, 8, [100, 120])
+
+
+def test_a_plan_gives_a_recipe_a_time_and_a_band(planned):
+    assert planned["recipe"]["on_bad_image"] == "skip"
+    assert planned["recipe"]["img_size"] == 16
+    assert planned["seconds"] > 0
+    assert planned["pace"]["steps_per_epoch"] == 5
+    assert 0 <= planned["expected"]["low"] < planned["expected"]["high"] <= 1
+    assert {choice["what"]: choice["reason"] for choice in planned["choices"]}["image size"] == "as you asked"
+
+
+def test_a_plan_reads_well_saves_its_recipe_and_fits_a_budget(photographs, tmp_path):
+    saved = tmp_path / "mine.yaml"
+    settings = [*SMALL, "model=vit_tiny_patch16_224", "model_args.patch_size=1"]
+    shown = vitling("plan", photographs, *settings, "--budget", "30s", "--save", saved)
+    for part in (
+        "unreadable",
+        "train/kind1/cut.jpg",
+        "leaks",
+        "test/kind2/leak.png",
+        "as you asked",
+        "a budget of 30 s",
+    ):
+        assert part in shown
+    assert shown.count("warning: patches of 1 pixels are small") == 1
+    assert shown.count("published weights") == 1
+    assert f"next: vitling train {photographs} --recipe {saved}" in shown
+    recipe = load_recipe(saved)
+    assert recipe.data == str(photographs)
+    assert 1 < recipe.epochs < 100_000
+    assert recipe.optim.warmup_epochs < recipe.epochs
+    assert "exists" in error("plan", photographs, "--save", saved)
+    assert load_recipe(saved) == recipe
+
+
+@pytest.mark.slow
+def test_training_without_a_recipe_does_what_the_plan_says_and_resumes(photographs, planned, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    command = ["train", photographs, *SMALL, "epochs=2"]
+    shown = vitling(*command)
+    assert shown.count("planned: ") == 1
+    assert "2 of 35 images cannot be read and were skipped" in shown
+    assert "is finished already" in vitling(*command)
+    [folder] = (tmp_path / "runs").iterdir()
+    said = planned["recipe"]
+    done = load_run(folder).info["asked"]["recipe"]
+    for group in (said, done):
+        for key in ("data", "epochs", "optim"):
+            group.pop(key)
+    assert done == said
+
+
+@pytest.mark.slow
+def test_harmful_settings_are_warned_of_in_training_too(tmp_path):
+    settings = ["epochs=1", "optim.warmup_epochs=0", "fraction=0.1", "batch_size=8", "model_args.patch_size=1"]
+    shown = vitling("train", "digits", "--recipe", "digits/vit_nano", *settings, "--out", tmp_path / "run")
+    assert shown.count("warning: patches of 1 pixels") == 1
+    assert "planned" not in shown
+
+
+def test_named_data_is_planned_for():
+    result = json.loads(vitling("plan", "digits", *SMALL[:3], "--json"))
+    assert result["recipe"]["img_size"] == [8, 8]
+    assert result["survey"]["leaks"]["test"]["count"] == 0
+    assert result["hint"] == ""
+
+
+def test_bad_data_is_one_clear_line(tmp_path):
+    def folder(name: str, **files: bytes) -> Path:
+        (tmp_path / name).mkdir()
+        for file, content in files.items():
+            path = tmp_path / name / file.replace("__", "/").replace("_", ".")
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(content)
+        return tmp_path / name
+
+    buffer = io.BytesIO()
+    a_picture(1).save(buffer, "PNG")
+    picture = buffer.getvalue()
+    assert "only 2 other files (.pdf)" in error("plan", folder("papers", a__1_pdf=b"%PDF", b__1_pdf=b"%PDF"))
+    assert "holds no images, only 1 other files (.pdf)" in error("plan", folder("paper", a_pdf=b"%PDF"))
+    assert "is empty; expected one folder per class" in error("plan", folder("empty"))
+    assert "holds 1 image but no class folders" in error("plan", folder("one", a_png=picture))
+    assert "has only one class ('a')" in error("plan", folder("alone", a__1_png=picture, a__2_png=picture))
+    assert "no such path" in error("plan", tmp_path / "nowhere")
+    assert "--budget soon is no time" in error("plan", "digits", "--budget", "soon")
+    many = folder("many", **{f"c{i}__1_png": picture for i in range(50)})
+    assert "only one training image of classes 'c0', 'c1', 'c10', 'c11', 'c12' and 45 more" in error("plan", many)
+    assert "none of its 4 images can be read, the first: a/1.png" in error(
+        "plan", folder("broken", a__1_png=b"x", a__2_png=b"y", b__1_png=b"z", b__2_png=b"w")
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not FLOWERS.exists(), reason="the photographs of flowers are not here")
+def test_a_folder_of_photographs_is_planned_for():
+    result = json.loads(vitling("plan", FLOWERS, *SMALL, "--json"))
+    assert result["survey"]["images"] == {"train": 800, "test": 368}
+    assert 1 <= result["survey"]["leaks"]["test"]["count"] < 10
+    assert "init=timm/" in result["hint"]
