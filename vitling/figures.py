@@ -125,12 +125,13 @@ def _size_charts(drawn: Drawn, point: Callable[[Drawn, Line, str], Point | None]
             hollow = any(not counted for points in series.values() for *_, counted in points)
             caption = f"Top-1 accuracy over {x.split(',')[0]}."
             caption += " Hollow: a network that timm lacks, with the paper's size." if hollow else ""
-            charts.append(Chart(plots.sizes(series, x=x, y="top-1 %"), caption))
+            loose = [name for name in series if name.startswith("others")]
+            charts.append(Chart(plots.sizes(series, x=x, y="top-1 %", loose=loose), caption))
     return charts
 
 
 def _lines_of(drawn: Drawn, group: str) -> list[Line]:
-    return [line for line in drawn.plan.lines if line.label.startswith(drawn.figure.groups[group])]
+    return [line for line in drawn.plan.lines if line.label in drawn.figure.groups[group]]
 
 
 def _paper_point(drawn: Drawn, line: Line, what: str) -> Point | None:

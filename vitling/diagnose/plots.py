@@ -11,9 +11,11 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 
 import matplotlib as mpl
+import matplotlib.ticker
 import numpy as np
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter, MaxNLocator
 
 SERIES = ("#3987e5", "#d95926", "#199e70", "#c98500", "#9085e9", "#d55181", "#6b8e23", "#00a3a3")
 INK = "#010203"  # stands for currentColor
@@ -57,6 +59,8 @@ def lines(
         for name, values in series.items():
             values = [np.nan if value is None else value for value in values]
             ax.plot(xs[: len(values)], values, label=name, marker="o", markersize=3 if len(values) <= 30 else 0)
+        if all(isinstance(at, int) for at in xs):  # there is no epoch 1.5
+            ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         _levels(ax, dashed)
         _finish(ax, x, y, unit=unit, legend=len(series) > 1 or bool(dashed))
 
@@ -148,7 +152,8 @@ def gradient_norms(records: Sequence[dict]) -> str:
             )
         if any(norm > 0 for record in records for norm in record["norms"].values()):
             ax.set_yscale("log")
-            ax.yaxis.set_major_formatter(lambda value, place: f"{value:g}")  # matplotlib's own is TeX, which is text here
+            for set_formatter in (ax.yaxis.set_major_formatter, ax.yaxis.set_minor_formatter):
+                set_formatter(LogFormatter())  # the default one writes TeX, which is only text here
         _finish(ax, "step", "gradient norm", legend=True)
 
     return _draw(draw)
@@ -194,24 +199,34 @@ def intervals(rows: Sequence[tuple[str, float, float]], *, x: str, zero: bool = 
     return _draw(draw, height=max(1.6, 0.7 + 0.26 * len(rows)))
 
 
-def sizes(series: Mapping[str, Sequence[tuple[float, float, str, bool]]], *, x: str, y: str) -> str:
-    """Networks by size and accuracy, with their names; those of a family are joined. Hollow dots mark the flagged False."""
+def sizes(
+    series: Mapping[str, Sequence[tuple[float, float, str, bool]]], *, x: str, y: str, loose: Sequence[str] = ()
+) -> str:
+    """Networks by size and accuracy, with their names; hollow dots mark those flagged False. Series but the loose are joined."""
 
     def draw(ax) -> None:
         for number, (name, points) in enumerate(series.items()):
             colour = SERIES[number % len(SERIES)]
             at, values = [point[0] for point in points], [point[1] for point in points]
-            ax.plot(at, values, color=colour, linewidth=1, alpha=0.6)
+            if name not in loose:
+                ax.plot(at, values, color=colour, linewidth=1, alpha=0.6)
             filled = [colour if point[3] else "none" for point in points]
             ax.scatter(at, values, s=22, c=filled, edgecolors=colour, label=name, zorder=3)
-            for place, value, label, _ in points:
-                ax.annotate(_short(label), (place, value), (3, 3), textcoords="offset points", fontsize=5.5, alpha=0.8)
+        # Names above and below in turns, from left to right: neighbours seldom meet.
+        for number, (place, value, label, _) in enumerate(
+            sorted(point for points in series.values() for point in points)
+        ):
+            shift = (2, 4) if number % 2 else (2, -8)
+            ax.annotate(_short(label), (place, value), shift, textcoords="offset points", fontsize=5.5, alpha=0.8)
         ax.set_xscale("log")
+        ax.xaxis.set_major_locator(mpl.ticker.LogLocator(subs=(1, 2, 5)))
         ax.xaxis.set_major_formatter("{x:g}")
-        ax.legend(loc="lower right")
+        ax.xaxis.set_minor_locator(mpl.ticker.NullLocator())
+        ax.margins(x=0.14)
         _finish(ax, x, y)
+        ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.13), ncol=3)  # below: points may lie anywhere
 
-    return _draw(draw, height=4.2)
+    return _draw(draw, height=4.8)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

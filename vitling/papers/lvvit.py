@@ -194,20 +194,28 @@ table10 = Table(
 
 # -- Figure 1 ----------------------------------------------------------------------------------------------------------
 
-_CNNS = ("EfficientNet", "Fix-", "NFNet")
+_CURVES = {
+    "LV-ViT": ("LV-ViT-S", "LV-ViT-M"),
+    "LV-ViT at 384": ("LV-ViT-S at 384", "LV-ViT-M at 384"),
+    "DeiT": ("DeiT-S", "DeiT-B"),
+    "DeepViT": ("DeepViT-S", "DeepViT-L"),
+    "BoTNet": ("BoTNet-S1-59", "BoTNet-S1-110", "BoTNet-S1-128"),
+    "others at 224": ("T2T-ViT-14", "TNT-B"),
+    "others, larger images": (
+        "T2T-ViT-14 at 384",
+        "CrossViT",
+        "Swin-B",
+        "DeiT-B at 384",
+        "CaiT-S36 at 384",
+        "ViT-B/16",
+        "BoTNet-S1-128 at 384",
+    ),
+}
+_ROWS = {row.label: row for row in table10.rows}
 fig1 = Figure(
     "Accuracy against parameters of transformers of under 100 M, on ImageNet",
     table10.measured,
-    tuple(row for row in table10.rows if row.params < 100 and not row.label.startswith(_CNNS)),
+    tuple(_ROWS[label] for labels in _CURVES.values() for label in labels),
     kind="sizes",
-    groups={
-        "LV-ViT": ("LV-ViT",),
-        "DeiT": ("DeiT",),
-        "T2T-ViT": ("T2T-ViT",),
-        "CaiT": ("CaiT",),
-        "BoTNet": ("BoTNet",),
-        "DeepViT": ("DeepViT",),
-        "ViT": ("ViT-B",),
-        "others": ("CrossViT", "Swin", "TNT"),
-    },
+    groups=_CURVES,
 )

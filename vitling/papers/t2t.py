@@ -174,17 +174,21 @@ table7 = Table(
 
 # -- Figure 1 ----------------------------------------------------------------------------------------------------------
 
+_CURVES = {
+    "T2T-ViT": tuple(f"T2T-ViT-{depth}" for depth in (7, 12, 14, 19, 24)),
+    "T2T-ViT_t": tuple(f"T2T-ViT_t-{depth}" for depth in (14, 19, 24)),
+    "ViT": ("ViT-S/16", "ViT-B/16", "ViT-L/16"),
+    "DeiT": ("DeiT-small",),
+    "ResNet, alike": ("ResNet50*", "ResNet101*", "ResNet152*"),
+    "ResNet, as published": ("ResNet50", "ResNet101", "ResNet152"),
+    "MobileNetV1, alike": ("MobileNetV1 1.0x*",),
+    "MobileNetV2, alike": ("MobileNetV2 1.0x*", "MobileNetV2 1.4x*"),
+}
+_ROWS = {row.label: row for row in (*table2.rows, *table3.rows, *table4.rows)}
 fig1 = Figure(
     "Accuracy against MACs and parameters, on ImageNet",
     _MEASURED,
-    tuple({row.label: row for row in (*table2.rows, *table3.rows, *table4.rows)}.values()),
+    tuple(_ROWS[label] for labels in _CURVES.values() for label in labels),
     kind="sizes",
-    groups={
-        "T2T-ViT": ("T2T-ViT-",),
-        "T2T-ViT_t": ("T2T-ViT_t",),
-        "ViT": ("ViT",),
-        "DeiT": ("DeiT",),
-        "ResNet": ("ResNet",),
-        "MobileNet": ("MobileNet",),
-    },
+    groups=_CURVES,
 )

@@ -65,7 +65,7 @@ class Figure(Table):
     """A figure of a paper: the rows are the runs that it draws."""
 
     kind: Literal["sizes", "curves", "sensitivity", "likeness", "attention"] = "curves"
-    groups: dict[str, tuple[str, ...]] = field(default_factory=dict)  # a series or panel -> labels, or how labels begin
+    groups: dict[str, tuple[str, ...]] = field(default_factory=dict)  # a series or panel -> labels of its rows
 
 
 def nano(model: str, *, img_size: int = NANO_SIZE, augment: Augment | None = None, **changes) -> Recipe:
