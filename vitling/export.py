@@ -21,7 +21,7 @@ from vitling.errors import UserError, did_you_mean
 from vitling.evaluate import check_weights
 from vitling.files import write_bytes, write_text
 from vitling.model_card import hub_header, model_card, unfinished
-from vitling.onnx_model import OnnxModel, to_onnx
+from vitling.onnx_model import OnnxModel, check_packages, to_onnx
 from vitling.passport import Passport
 from vitling.run import Run, load_run
 from vitling.temperature import Calibration, calibrate, validation_images
@@ -71,6 +71,8 @@ def export(
         if to != "hf":
             raise UserError(f"--push uploads a folder with a card for the hub; export --to hf, not {to}.")
         hub.check_push(push)
+    if to == "onnx":
+        check_packages()
     run = run if isinstance(run, Run) else load_run(run)
     out = _free(Path(out) if out else run.path / ("model.onnx" if to == "onnx" else to), to)
     model = run.load_model(which)

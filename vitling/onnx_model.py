@@ -32,10 +32,14 @@ class Deployed(nn.Module):
         return logits, (logits / (self.passport.temperature or 1.0)).softmax(dim=1)
 
 
+def check_packages() -> None:
+    """Refuse before the work what could not be finished: making a file and checking it needs the optional packages."""
+    for package in ("onnxruntime", "onnx", "onnxscript"):
+        _import(package)
+
+
 def to_onnx(model: nn.Module, passport: Passport) -> bytes:
     """The content of an ONNX file."""
-    for package in ("onnx", "onnxscript"):
-        _import(package)
     seen = passport.preprocessing
     kind = torch.uint8 if passport.input == "pixels" else torch.float32
     example = torch.zeros(2, seen.channels, *seen.size, dtype=kind)  # two, because one would be taken for a constant
