@@ -427,6 +427,24 @@ def reproduce(
         raise typer.Exit(1)
 
 
+@app.command("app")
+def serve_app(
+    run: Annotated[Path, typer.Argument(help="A run directory.")],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any that is free.")] = 7860,
+    host: Annotated[str, typer.Option(help="0.0.0.0 lets other computers in.")] = "127.0.0.1",
+    weights: Annotated[str, typer.Option(help="best or last.")] = "best",
+    data_root: DataRoot = None,
+) -> None:
+    """A page in your browser to drop an image on: class, attention, the training images most like it."""
+    from vitling import terminal
+    from vitling.app import bind, open_viewer, serve
+
+    listener = bind(host, port)
+    with terminal.show_progress() as on_progress:
+        viewer = open_viewer(run, which=weights, reading=_reading(data_root, None, None), on_progress=on_progress)
+    serve(viewer, listener, ready=terminal.show_address)
+
+
 @app.command("list")
 def list_names(
     what: Annotated[Listed, typer.Argument(help="models, recipes, methods or datasets")],
