@@ -80,9 +80,12 @@ def measure_paces(
     threads = torch.get_num_threads()
     try:
         contestants = []
-        for number, recipe in enumerate(recipes.values()):
+        for number, (name, recipe) in enumerate(recipes.items()):
             on_progress(number, len(recipes) + TURNS)
-            contestants.append(_Contestant(recipe, folder / str(number), settings))
+            try:
+                contestants.append(_Contestant(recipe, folder / str(number), settings))
+            except UserError as error:
+                raise UserError(f"{name}: {error}") from None
         everyone = [one for contestant in contestants for one in (contestant, contestant.preparing) if one]
         began, allowed = time.monotonic(), MEASURED_SHARE * budget_seconds * len(recipes)
         for turn in range(TURNS):

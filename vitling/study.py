@@ -60,7 +60,9 @@ def study(
 
 def complete_run(recipe: Recipe, path: Path, *, split: str, settings: Settings, listener: Listener) -> None:
     """Train to the end and, where that is the study's split, look at the test split: once, whatever happens later."""
-    run = train(recipe, path, settings=replace(settings, began=time.monotonic()), listener=listener)
+    run = Run(path)
+    if not run.finished:
+        train(recipe, path, settings=replace(settings, began=time.monotonic()), listener=listener)
     if split == "test" and not evaluation_file(run).exists():
         evaluate(run, reading=settings.reading, on_progress=listener.decoding)
 
@@ -94,16 +96,20 @@ def _complete(study: Study, jobs: int, settings: Settings, listener: StudyListen
         return
     with interruption() as wish, ThreadPoolExecutor(jobs) as pool:
         waiting = {pool.submit(work, key): key for key in todo}
-        while waiting:
-            ended, _ = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
-            if wish.asked and not workers.stopping:
-                workers.stop()
-            for future in ended:
-                key = waiting.pop(future)
-                if not isinstance(future.exception(), Interrupted):
-                    done(key, future.result())
+        try:
+            while waiting:
+                ended, _ = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
+                if wish.asked and not workers.stopping:
+                    workers.stop()
+                for future in ended:
+                    key = waiting.pop(future)
+                    if not isinstance(future.exception(), Interrupted):
+                        done(key, future.result())
+        except BaseException:  # a second Ctrl-C, or an error of ours: leave nobody behind
+            workers.stop()
+            raise
     if workers.stopping:
-        raise Interrupted(f"{study.folder} is saved; the same command goes on")
+        raise Interrupted(f"saved the runs of {study.folder}; the same command resumes them")
 
 
 def _measure(study: Study, settings: Settings, listener: StudyListener) -> None:
@@ -127,9 +133,13 @@ def _measure(study: Study, settings: Settings, listener: StudyListener) -> None:
     study.paces |= {name: pace.scaled(slower) for name, pace in paces.items()}
     for name in missing:
         for fraction in study.fractions:
-            epochs, _ = fit_epochs(study.paces[name], study.budget_seconds, fraction)
+            try:
+                epochs, _ = fit_epochs(study.paces[name], study.budget_seconds, fraction)
+            except UserError as error:
+                raise UserError(f"{name}: {error}") from None
+            part = "" if fraction == 1 else f", {fraction:g} of the data"
             pace = f"{1000 * study.paces[name].step:.0f} ms a step"
-            listener.say(f"{name}, {fraction:g} of the data: {pace}, so {study.budget_seconds:g} s are {epochs} epochs")
+            listener.say(f"{name}{part}: {pace}, so epochs={epochs} in {study.budget_seconds:g} s")
 
 
 def _check_plan(recipes: dict[str, Recipe], seeds, fractions, split: str, jobs: int, settings: Settings) -> None:

@@ -100,7 +100,8 @@ class Study:
         if not self.budget_seconds:
             return settings
         preparing_epochs = fit_epochs(self.paces[name], self.budget_seconds, fraction)[1]
-        return replace(settings, threads=self.paces[name].threads, preparing_epochs=preparing_epochs)
+        threads = settings.threads or self.paces[name].threads
+        return replace(settings, threads=threads, preparing_epochs=preparing_epochs)
 
     def check_runs(self) -> None:
         """Refuse, before anything is trained, a folder whose runs are others than planned."""
