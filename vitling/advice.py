@@ -17,6 +17,7 @@ from torch import nn
 from vitling.data.prepare import SMALL_SIDE, as_size, split_training
 from vitling.data.sources import Dataset
 from vitling.data.survey import Survey
+from vitling.errors import UserError
 from vitling.models import build_model, default_size
 from vitling.recipe import Recipe, load_recipe, override, scale_epochs, to_dict
 from vitling.recipes import DEFAULT
@@ -77,7 +78,7 @@ def choose(
     size = as_size(given.img_size) if "img_size" in asked else None
     if "model" in asked:
         size = size or _size_for_model(survey, given.model)
-        sizes = [_image_size(size, survey, kind, fits_model=True)]
+        sizes = [_image_size(size, survey, kind, fits_model=True), *_smaller_patch(given, size, survey)]
     else:
         patch = given.model_args["patch_size"] if "model_args.patch_size" in asked else None
         size = size or _size(survey, kind, patch)
@@ -165,6 +166,24 @@ def _patch_size(patch: int, size: tuple[int, int]) -> Choice:
         "CIFAR-100, patch 4 and 2: DHVT-T 80.93 and 83.54, DeiT-T without that stem 67.59 and 65.86 (DHVT paper, table 4)",
         changes={"model_args.patch_size": patch},
     )
+
+
+def _smaller_patch(recipe: Recipe, size: tuple[int, int], survey: Survey) -> list[Choice]:
+    """For a model that the user names: a patch for these images where its own is too large for them and can be set."""
+    patch = _whole_patch(size)
+    if "patch_size" in recipe.model_args or _own_patch(recipe, size, survey) <= patch:
+        return []
+    smaller = override(recipe, {"model_args.patch_size": patch})
+    return [_patch_size(patch, size)] if _own_patch(smaller, size, survey) == patch else []
+
+
+def _own_patch(recipe: Recipe, size: tuple[int, int], survey: Survey) -> int:
+    """The model's patch; 0 for one without patches, the whole image for one that cannot be built for this size."""
+    try:
+        model = _build(recipe, size, len(survey.class_counts), survey.channels)
+    except UserError:
+        return max(size)
+    return max(to_2tuple(getattr(getattr(model, "patch_embed", None), "patch_size", 0)))
 
 
 def _width(recipe: Recipe, patch: int, size: tuple[int, int], survey: Survey) -> Choice:

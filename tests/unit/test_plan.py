@@ -116,6 +116,13 @@ def test_another_model_gets_none_of_the_sizes_meant_for_ours():
     assert chosen(a_dataset((100, 120)), "model=deit_tiny_patch16_224").img_size == (224, 224)
 
 
+def test_another_model_gets_a_smaller_patch_where_its_own_is_too_large_for_the_images():
+    assert chosen(a_dataset((28, 28)), "model=vit_tiny_patch16_224").model_args == {"patch_size": 4}
+    assert chosen(a_dataset((100, 120)), "model=deit_tiny_patch16_224").model_args == {}
+    assert chosen(a_dataset((8, 8)), "model=lvvit_test").model_args == {"patch_size": 2}
+    assert chosen(a_dataset((8, 8)), "model=dhvt_test", "model_args.patch_size=4").model_args == {"patch_size": 4}
+
+
 def test_every_choice_has_a_reason():
     data = a_dataset(counts=(100, 5))
     _, choices = choose(data, survey(data, brief=True), device="cpu")
