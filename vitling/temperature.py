@@ -8,7 +8,7 @@ import contextlib
 import hashlib
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch.nn.functional as F
@@ -91,8 +91,11 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
 
 
 def validation_images(run: Run, reading: Reading) -> Images:
-    """The images that the run was validated on; refused where the data is no longer what it was trained on."""
-    dataset = open_recipe_data(run.recipe, reading)
+    """The images that the run was validated on; refused where the data is no longer what it was trained on.
+
+    Nothing is downloaded: who predicts one image should not wait for a dataset.
+    """
+    dataset = open_recipe_data(run.recipe, replace(reading, download=False))
     if run.info.get("data", {}).get("fingerprint", dataset.fingerprint) != dataset.fingerprint:
         raise UserError(f"{dataset.name} has changed since the training, so what was held out then cannot be told.")
     return split_training(dataset, run.recipe)[1]

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 import vitling.models  # noqa: F401  (registers our families)
-from vitling.data.prepare import Preprocessing
+from vitling.data.prepare import Preprocessing, Reading
 from vitling.data.sources import open_dataset
 from vitling.diagnose.overlay import attention_map, draw_overlay
 from vitling.errors import UserError
@@ -144,6 +144,11 @@ def test_where_the_validation_images_are_gone_or_changed_a_note_says_that_nothin
     data.rename(data.with_name("elsewhere"))
     with pytest.warns(UserWarning, match="not calibrated"):
         assert predict(run, tmp_path / "kept.png") == raw
+
+
+def test_no_dataset_is_downloaded_for_the_sake_of_a_temperature(run, tmp_path):
+    run.save_recipe(Recipe(data="cifar10", model=run.recipe.model, model_args=TINY))
+    assert "was not downloaded (download=False)" in message(calibrate, run, reading=Reading(root=str(tmp_path)))
 
 
 # Images
