@@ -336,7 +336,7 @@ def pretrained_hint(survey: Survey, recipe: Recipe) -> str:
         return ""
     return (
         "if these are everyday photographs and published weights may be used, they will serve better than any training from "
-        "scratch on so few: model=vit_tiny_patch16_224 init=timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k img_size=224 "
+        "scratch on so few: add model=vit_tiny_patch16_224 init=timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k optim.lr=1e-4 "
         "(CIFAR-100: the same ViT-S from scratch 61.25, pre-trained 80.91; Bootstrapping paper, table 1)"
     )
 

@@ -96,8 +96,10 @@ def train(
     from vitling.train import train as run_training
 
     reading = _reading(data_root, memory_gb, workers)
-    planned = make_plan(data, settings or [], recipe=chosen, brief=True, reading=reading)
-    chosen = planned.recipe
+    told = []
+    if settings or not recipe:  # a recipe as it stands needs no look at the data
+        planned = make_plan(data, settings or [], recipe=chosen, brief=True, reading=reading)
+        chosen, told = planned.recipe, terminal.plan_lines(planned, data)
     chosen = override(chosen, {"data": _absolute(data), "init": _absolute(chosen.init) if chosen.init else ""})
     if out is None:
         base = Path("runs") / re.sub(r"[^\w.-]+", "-", f"{Path(data).stem}-{Path(recipe or chosen.model).stem}")
@@ -113,7 +115,7 @@ def train(
         reading=reading,
     )
     with terminal.show_training(quiet or os.environ.get("RANK", "0") != "0") as listener:
-        for line in terminal.plan_lines(planned, data):
+        for line in told:
             listener.say(line)
         run = run_training(chosen, out, settings=where, listener=listener)
         listener.finished(run)

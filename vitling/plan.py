@@ -65,18 +65,21 @@ def plan(
 ) -> Plan:
     """What to train on this data. `settings` are changes to the recipe that you want, such as "epochs=50".
 
-    With a `recipe`, nothing is chosen: the plan says what that one would do here. A brief plan is the same recipe at once: no pixels are looked at, nothing is measured, and a budget is left to training.
+    With a `recipe`, nothing is chosen: the plan says what that one would do here. A brief plan is the same recipe at once: no
+    pixels are looked at, nothing is measured, and a budget is left to training.
     """
     if any(setting.partition("=")[0].strip() == "data" for setting in settings):
         raise UserError("the data is the first argument; leave data= out.")
     reading, on_progress = reading or Reading(), on_progress or (lambda *_: None)
-    dataset = _open(str(data), settings, reading)
+    given = load_recipe(recipe or DEFAULT) if not isinstance(recipe, Recipe) else recipe
+    channels = override(given, [text for text in settings if text.startswith("channels")]).channels
+    dataset = _open(str(data), channels, reading)
     device = torch.accelerator.current_accelerator().type if torch.accelerator.is_available() else "cpu"
     seen = survey(dataset, brief=brief, on_progress=on_progress)
     if recipe is None:
         recipe, choices = choose(dataset, seen, settings, device=device)
     else:
-        recipe, choices = override(recipe if isinstance(recipe, Recipe) else load_recipe(recipe), list(settings)), []
+        recipe, choices = override(given, list(settings)), []
     recipe = replace(recipe, data=str(data))
     size = as_size(recipe.img_size) or (seen.largest if seen.small else default_size(recipe.model))
     warnings = find_conflicts(recipe, size, classes=len(dataset.class_names), channels=dataset.channels)
@@ -96,9 +99,8 @@ def plan(
     return replace(result, recipe=recipe, choices=choices, pace=pace, expected=expect(seen))
 
 
-def _open(data: str, settings: Sequence[str], reading: Reading) -> Dataset:
+def _open(data: str, channels: int | None, reading: Reading) -> Dataset:
     """The data; files that cannot be read are left out, not an error: a plan is there to find them."""
-    channels = override(load_recipe(DEFAULT), [text for text in settings if text.startswith("channels")]).channels
     common = dict(root=reading.root, download=reading.download, channels=channels)
     several = int(environ.get("WORLD_SIZE", "1")) > 1  # one process downloads, the others find the files
     state = PartialState(cpu=not torch.accelerator.is_available()) if several else None
@@ -112,9 +114,10 @@ def _open(data: str, settings: Sequence[str], reading: Reading) -> Dataset:
 def _part(dataset: Dataset, recipe: Recipe, *, in_memory: bool, has_bad: bool) -> Recipe:
     """The recipe on as much of the data as its pace is measured on. What does not fit into memory is streamed, then as now."""
     images = len(split_training(dataset, recipe)[0])
+    measured = max(MEASURED_TRAIN, 2 * recipe.batch_size)
     return replace(
         recipe,
-        fraction=recipe.fraction * min(1.0, MEASURED_TRAIN / images) if in_memory else recipe.fraction,
+        fraction=recipe.fraction * min(1.0, measured / images) if in_memory else recipe.fraction,
         val_fraction=min(recipe.val_fraction, MEASURED_VAL / images),
         on_bad_image="skip" if has_bad else "error",
     )
