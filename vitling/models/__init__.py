@@ -14,9 +14,9 @@ from timm.layers import to_2tuple
 from timm.models import build_model_with_cfg, generate_default_cfgs, resolve_pretrained_cfg
 
 from vitling.errors import UserError, did_you_mean
-from vitling.models import agent, dhvt, diag, lvvit, t2t, vit
+from vitling.models import agent, dhvt, diag, hybrid, lvvit, resnet9, t2t, vit
 
-FAMILIES = (dhvt, lvvit, t2t, vit, agent, diag)
+FAMILIES = (hybrid, dhvt, lvvit, t2t, vit, agent, diag, resnet9)
 
 
 def filter_checkpoint(state: dict, model) -> dict:
