@@ -5,7 +5,7 @@ max-pooling, a residual pair in the first and the last, global max-pooling and a
 """
 
 import torch
-from timm.layers import DropPath, calculate_drop_path_rates, to_2tuple
+from timm.layers import DropPath, to_2tuple
 from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 
@@ -52,11 +52,10 @@ class ResNet9(nn.Module):
         self.num_features = self.head_hidden_size = self.embed_dim = 8 * width
         self.grad_checkpointing = False
         self.stem = ConvBlock(in_chans, width)
-        early, late = calculate_drop_path_rates(drop_path_rate, 2)
         self.stages = nn.Sequential(
-            nn.Sequential(ConvBlock(width, 2 * width), nn.MaxPool2d(2), Residual(2 * width, early)),
+            nn.Sequential(ConvBlock(width, 2 * width), nn.MaxPool2d(2), Residual(2 * width, drop_path_rate)),
             nn.Sequential(ConvBlock(2 * width, 4 * width), nn.MaxPool2d(2)),
-            nn.Sequential(ConvBlock(4 * width, 8 * width), nn.MaxPool2d(2), Residual(8 * width, late)),
+            nn.Sequential(ConvBlock(4 * width, 8 * width), nn.MaxPool2d(2), Residual(8 * width, drop_path_rate)),
         )
         self.head_drop = nn.Dropout(drop_rate)
         self.reset_classifier(num_classes, global_pool)
