@@ -1,0 +1,110 @@
+"""Tables and figures of the papers end to end at nano scale, on a few digits."""
+
+import json
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits
+
+from vitling.cli import app
+from vitling.errors import UserError
+from vitling.figures import draw_figure
+from vitling.reproduce import preview, reproduce
+from vitling.train import Settings
+
+pytestmark = pytest.mark.slow
+
+SETTINGS = Settings(threads=1)
+
+
+@pytest.fixture(scope="module")
+def few_digits(tmp_path_factory) -> str:
+    """130 training and 40 test images: two steps an epoch."""
+    digits = load_digits()
+    images, labels = (digits.images * 15.9).astype(np.uint8), digits.target
+    path = tmp_path_factory.mktemp("data") / "few_digits.npz"
+    parts = dict(train_images=images[:130], train_labels=labels[:130])
+    np.savez(path, **parts, test_images=images[130:170], test_labels=labels[130:170])
+    return str(path)
+
+
+def _vitling(*arguments: str) -> None:
+    app(list(map(str, arguments)), standalone_mode=False)
+
+
+def test_a_table_is_trained_shown_beside_the_paper_and_not_trained_twice(few_digits, tmp_path, capsys):
+    command = ("reproduce", "dhvt/table6", "--scale", "nano", "--rows", "positions,SOPE", "--epochs", 1, "--seeds", 1)
+    command += ("--data", few_digits, "--threads", 1, "--out", tmp_path / "out")
+    _vitling(*command)
+    shown = capsys.readouterr().out
+    assert "paper's top-1 %" in shown
+    assert "80.85" in shown
+    assert "+13.26" in shown
+    first = json.loads((tmp_path / "out" / "reproduce.json").read_text())
+    assert [row["label"] for row in first["rows"]] == ["positions", "SOPE, DAFF, head tokens"]
+    assert first["rows"][0]["paper"] == [{"data": "CIFAR-100", "top1": 67.59, "params_millions": None, "gmacs": None}]
+    ours = [row["ours"] for row in first["rows"]]
+    assert all(0 <= one["mean"] <= 100 and one["split"] == "test" and one["epochs"] == 1 for one in ours)
+    assert ours[1]["difference"] == pytest.approx(ours[1]["mean"] - ours[0]["mean"])
+    assert first["rows"][0]["parameters"] > 1e5
+    assert first["rows"][0]["macs"] > 1e6
+    page = (tmp_path / "out" / "reproduce.html").read_text()
+    assert "80.85" in page
+    assert "vitling" in page
+    assert (tmp_path / "out" / "study.html").exists()
+    written = sorted((tmp_path / "out").rglob("metrics.jsonl"))
+    before = [path.stat().st_mtime_ns for path in written]
+    _vitling(*command, "--json")
+    assert json.loads(capsys.readouterr().out)["rows"] == first["rows"]
+    assert [path.stat().st_mtime_ns for path in written] == before
+
+
+def test_an_agents_accuracy_comes_from_the_run_of_its_vit(few_digits, tmp_path):
+    rows = "ViT-S with base,Agent-S base, joint"
+    options = dict(scale="nano", rows=rows, epochs=1, seeds=1, data=few_digits, settings=SETTINGS)
+    result = reproduce("bootstrapping/table5", tmp_path / "out", **options)
+    vit, agent = result.results
+    assert len(result.study.runs) == 1
+    assert (vit.ours.split, agent.ours.split) == ("test", "val")
+    assert vit.size != agent.size
+    assert "(val)" in result.to_markdown()
+
+
+def test_a_dry_run_estimates_the_time_and_writes_nothing(few_digits, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = preview("diagnosis/table1", scale="nano", rows="ViT", data=few_digits, epochs=2, settings=SETTINGS)
+    twice = preview("diagnosis/table1", scale="nano", rows="ViT", data=few_digits, budget_seconds=60, seeds=2)
+    assert list(result.seconds) == ["ViT"]
+    assert result.seconds["ViT"] > 0
+    assert "measured on a few steps" in result.to_markdown()
+    assert "2 runs, 2 seeds each, 2 min in all" in twice.to_markdown()
+    assert not list(tmp_path.iterdir())
+
+
+def test_layers_of_both_networks_are_compared_on_a_page(few_digits, tmp_path):
+    options = dict(scale="nano", epochs=1, seeds=1, data=few_digits, settings=SETTINGS)
+    page = draw_figure("diagnosis/fig7", tmp_path / "pair", **options).read_text()
+    assert "ViT and ResNet-18" in page
+    assert "CKA of every pair of layers" in page
+    seen = draw_figure("diagnosis/fig4", tmp_path / "attention", runs=tmp_path / "pair", scale="nano").read_text()
+    assert "Each layer by itself" in seen
+
+
+def test_curves_and_sensitivity_are_drawn_from_the_same_kind_of_study(few_digits, tmp_path):
+    options = dict(scale="nano", epochs=2, seeds=1, data=few_digits, settings=SETTINGS)
+    curves = draw_figure("bootstrapping/fig5", tmp_path / "curves", rows="ViT,Agent", **options).read_text()
+    assert "Alone, joint and shared" in curves
+    assert "<svg" in curves
+    options["epochs"] = 1
+    weights = draw_figure("bootstrapping/fig6", tmp_path / "weights", rows="temperature 1,temperature 4", **options)
+    assert "The temperature; mean" in weights.read_text()
+
+
+def test_a_figure_of_sizes_needs_no_runs_and_other_figures_say_where_theirs_should_be(tmp_path):
+    page = draw_figure("t2t/fig1", tmp_path / "sizes", rows="T2T-ViT-7,ResNet50*").read_text()
+    assert "T2T-ViT-7" in page
+    assert "Top-1 accuracy over MACs" in page
+    with pytest.raises(UserError, match="no study at"):
+        draw_figure("bootstrapping/fig5", tmp_path / "x", runs=tmp_path / "nowhere")
+    with pytest.raises(UserError, match="JFT-300M"):
+        draw_figure("diagnosis/fig6", tmp_path / "y")

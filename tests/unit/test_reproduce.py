@@ -1,0 +1,209 @@
+"""The papers' tables as data, and the plans made of them."""
+
+import math
+
+import pytest
+import torch
+
+from vitling.errors import UserError
+from vitling.papers import is_figure, tables
+from vitling.papers.estimate import build_on_meta, count_sizes
+from vitling.papers.plan import leave_out_unready, make_plan
+from vitling.papers.table import nano_on
+from vitling.recipe import load_recipe, override
+from vitling.reproduce import preview, reproduce
+from vitling.train import Settings
+
+TABLES = [
+    *(f"dhvt/table{number}" for number in range(2, 7)),
+    *(f"bootstrapping/table{number}" for number in range(1, 6)),
+    *(f"t2t/table{number}" for number in range(2, 8)),
+    *(f"lvvit/table{number}" for number in range(3, 11)),
+    "diagnosis/table1",
+]
+FIGURES = ["t2t/fig1", "lvvit/fig1", "bootstrapping/fig5", "bootstrapping/fig6"]
+FIGURES += ["diagnosis/fig4", "diagnosis/fig6", "diagnosis/fig7"]
+PARAMS_TOLERANCE = 0.02  # papers round to two or three digits
+
+
+def test_every_table_and_figure_is_there():
+    assert {name for name in tables() if not is_figure(name)} == set(TABLES)
+    assert {name for name in tables() if is_figure(name)} == set(FIGURES)
+
+
+@pytest.mark.parametrize("name", TABLES + FIGURES)
+def test_every_row_has_a_recipe_or_a_reason(name):
+    for row in tables()[name].rows:
+        assert bool(row.recipe) != bool(row.why_not), row.label
+        assert row.nano or row.why_not or row.no_nano, row.label
+        if row.recipe:
+            override(load_recipe(row.recipe), row.change)
+
+
+@pytest.mark.parametrize("name", TABLES + FIGURES)
+@pytest.mark.parametrize("scale", ["paper", "nano"])
+def test_labels_of_a_plan_differ(name, scale):
+    labels = [line.label for line in make_plan(name, scale=scale).lines]
+    assert len(set(labels)) == len(labels)
+
+
+def test_a_recipe_that_states_the_papers_number_states_the_tables_number():
+    """Recipes quote the papers too; a slip in either would show here."""
+    from vitling.recipes import named_recipes
+
+    recipes, compared = named_recipes(), 0
+    for row in (row for name in TABLES for row in tables()[name].rows):
+        said = (recipes[row.recipe].__doc__ if row.recipe else "") or ""
+        if "Paper:" in said and not row.change and row.top1 is not None and "not given" not in said:
+            compared += 1
+            assert f"{row.top1:g}" in said or f"{row.top1:.2f}" in said, (row.label, row.top1, said)
+    assert compared > 100
+
+
+def _networks(scale: str) -> dict:
+    """Every network once; what does not change its size is left out."""
+    found = {}
+    for name in TABLES:
+        for line in make_plan(name, scale=scale).lines:
+            if line.recipe and (scale == "nano" or line.row.params) and line.row.network == "model":
+                recipe = line.recipe
+                sizes = {k: v for k, v in recipe.model_args.items() if k not in ("drop_path_rate", "init")}
+                key = repr((recipe.model, sizes, recipe.img_size if scale == "paper" else 0, line.row.data.classes))
+                found.setdefault(key, []).append((name, line))
+    return found
+
+
+@pytest.mark.slow
+def test_parameters_are_the_papers_where_it_gives_them():
+    for same in _networks("paper").values():
+        line = same[0][1]
+        network = build_on_meta(line.recipe, line.row.data.classes, 3)
+        millions = sum(p.numel() for p in network.parameters()) / 1e6
+        for name, line in same:
+            close = abs(millions / line.row.params - 1) <= PARAMS_TOLERANCE
+            assert close or line.row.note, (
+                f"{name} {line.label}: {millions:.2f} M, paper {line.row.params} M, unexplained"
+            )
+
+
+@pytest.mark.slow
+def test_every_nano_recipe_builds_and_is_small():
+    for same in _networks("nano").values():
+        recipe = same[0][1].recipe
+        network = build_on_meta(recipe, 10, 1)
+        assert sum(p.numel() for p in network.parameters()) < 3e6, same[0]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Plans
+
+
+def test_at_nano_scale_the_papers_datasets_fall_together():
+    plan = make_plan("diagnosis/table1", scale="nano")
+    assert [line.label for line in plan.lines] == ["ViT", "ResNet-18"]
+    assert [row.data.name for row in plan.lines[0].rows] == ["CIFAR-10", "CIFAR-100", "SVHN"]
+    assert {recipe.data for recipe in plan.recipes.values()} == {"digits"}
+
+
+def test_parts_of_the_data_stay_apart_at_nano_scale():
+    plan = make_plan("bootstrapping/table3", scale="nano", rows="ResNet-50")
+    assert [line.recipe.fraction for line in plan.lines] == [0.05, 0.1, 0.5]
+
+
+def test_an_agents_row_reads_the_run_of_its_vit():
+    plan = make_plan("bootstrapping/table1", scale="nano", rows="ViT-S, joint,Agent-S, joint")
+    assert [line.study_name for line in plan.lines] == ["ViT-S, joint", "ViT-S, joint"]
+    assert list(plan.recipes) == ["ViT-S, joint"]
+
+
+def test_other_data_than_digits_is_shown_larger_and_augmented():
+    recipe = nano_on(tables()["diagnosis/table1"].rows[0].nano, "cifar100")
+    assert (recipe.data, recipe.img_size, recipe.augment.crop, recipe.augment.hflip) == ("cifar100", 32, "pad", 0.5)
+
+
+def test_rows_are_picked_by_name_or_a_part_of_it():
+    def picked(table: str, rows: str) -> list[str]:
+        return [line.label for line in make_plan(table, rows=rows).lines]
+
+    assert picked("dhvt/table6", "positions") == ["positions"]  # the very name before all that contain it
+    assert picked("dhvt/table4", "dhvt-t") == ["DHVT-T/4", "DHVT-T/2"]
+    assert picked("lvvit/table4", "[7,8],[16]") == ["[16]", "[7,8]"]
+    assert picked("dhvt/table5", "SOPE, DAFF,none") == ["none", "SOPE, DAFF"]
+
+
+def test_fewer_epochs_shorten_the_schedule_with_them():
+    recipe = make_plan("dhvt/table4", rows="DHVT-T/4", epochs=30).lines[0].recipe
+    assert (recipe.epochs, recipe.optim.warmup_epochs) == (30, 0.5)
+
+
+def test_given_data_goes_to_the_rows_that_have_no_download():
+    plan = make_plan("t2t/table5", data="my/imagenet")
+    given = {line.label: line.recipe.data for line in plan.lines}
+    assert given["T2T-ViT-14, ImageNet"] == "my/imagenet"
+    assert given["T2T-ViT-14, CIFAR-10"] == "cifar10"
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (dict(name="dhvt/tabel6"), "Did you mean dhvt/table6"),
+        (dict(name="dhvt/table6", rows="DAF"), None),
+        (dict(name="dhvt/table6", rows="swin"), "dhvt/table6 has no row 'swin'"),
+        (dict(name="dhvt/table6", scale="large"), "--scale large is not one of paper, nano"),
+        (dict(name="dhvt/table2", data="somewhere"), "these rows need 3: ClipArt, Painting, Sketch"),
+        (dict(name="dhvt/table2", data="somewhere", rows="ClipArt"), None),
+    ],
+)
+def test_what_cannot_be_planned_is_said_in_one_line(asked, said):
+    if said is None:
+        make_plan(**asked)
+        return
+    with pytest.raises(UserError) as error:
+        make_plan(**asked)
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_rows_whose_data_weights_or_labels_are_missing_say_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match="no row of lvvit/table5 can be trained yet: ImageNet has no download"):
+        leave_out_unready(make_plan("lvvit/table5"))
+    plan = leave_out_unready(make_plan("lvvit/table3", data=str(tmp_path)))
+    reasons = {line.label: line.reason for line in plan.lines}
+    assert reasons["baseline (DeiT-S)"] == ""
+    assert "vitling relabel" in reasons["+ token labeling"]
+    assert "runs/lvvit_s, which is not there" in reasons["+ larger images"]
+    assert "+ token labeling" not in plan.recipes
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_the_published_setting_is_refused_without_a_gpu():
+    with pytest.raises(UserError, match="needs a GPU, and this machine has none; add --scale nano"):
+        reproduce("diagnosis/table1", rows="CIFAR-10")
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What needs no training
+
+
+def test_a_table_of_structures_is_read_off_the_networks():
+    result = reproduce("bootstrapping/table2", rows="S")
+    assert [r.structure for r in result.results] == [{"layers": 6, "width": 288, "heads": 9}] * 2
+    assert "| ViT-S | 6, 288, 9 | 6, 288, 9 | 6.30 M | 1.354 G |" in result.to_markdown()
+
+
+def test_sizes_are_counted_now_and_stand_beside_the_papers():
+    plan = make_plan("diagnosis/table1", rows="CIFAR-10")
+    sizes = count_sizes(plan, Settings())
+    assert sizes["ViT, CIFAR-10"].parameters == 9_523_722
+    assert sizes["ResNet-18, CIFAR-10"].parameters == 11_173_962
+
+
+def test_a_plan_at_the_papers_scale_estimates_from_macs():
+    result = preview("diagnosis/table1", rows="CIFAR-10", seeds=2)
+    vit, resnet = (result.seconds[r.line.study_name] for r in result.results[:2])
+    ratio = result.results[0].size.macs / result.results[1].size.macs
+    assert math.isclose(vit / resnet, ratio)
+    assert "order of magnitude" in result.to_markdown()
+    assert "runs, 2 seeds each" in result.to_markdown()
+    assert result.study is None
