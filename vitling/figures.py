@@ -66,6 +66,10 @@ def draw_figure(
     if runs is not None:
         study = _open_study(runs)
     elif plan.table.kind == "sizes" and scale == "paper":
+        if budget_seconds or epochs:
+            raise UserError(
+                f"{name} trains nothing at the paper's scale; leave --budget and --epochs out, or add --scale nano."
+            )
         study = None
     else:
         options = dict(budget_seconds=budget_seconds, epochs=epochs, jobs=jobs, settings=settings, listener=listener)
@@ -81,8 +85,15 @@ def draw_figure(
     if command:
         sections.append(Section("To repeat it", [Code(command)]))
     title = f"{name}: {plan.table.title}"
-    subtitle = "the paper's numbers" if study is None else f"our runs at {scale} scale"
-    return write_page(Page(title, sections, subtitle=subtitle), folder / "figure.html")
+    return write_page(Page(title, sections, subtitle=_subtitle(study, scale)), folder / "figure.html")
+
+
+def _subtitle(study: Study | None, scale: str) -> str:
+    """Whose numbers these are, and on what."""
+    if study is None:
+        return "the paper's numbers over sizes counted now"
+    data = " and ".join(sorted({Path(study.recipes[name].data).stem for name in study.names}))
+    return f"our runs: {scale} scale, on {data}, {len(study.seeds)} seed{'s' * (len(study.seeds) != 1)}"
 
 
 def _open_study(folder: str | Path) -> Study:
@@ -214,7 +225,7 @@ def draw_likeness(drawn: Drawn) -> list[Section]:
             results[0].subject.name, results[1].subject.name = "ViT", "ResNet-18"
             section = page.likeness(results)
             if section:
-                where = line.label.removeprefix("ViT").removeprefix(", ") or line.recipe.data
+                where = line.label.removeprefix("ViT").removeprefix(", ") or Path(pair[0].recipe.data).stem
                 section.title = f"ViT and ResNet-18, {where}"
                 sections.append(section)
     return sections

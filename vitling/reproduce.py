@@ -140,11 +140,15 @@ class Reproduction:
                 if len(self.study.seeds) > 1
                 else "one seed"
             )
-            where = trained[0].line.recipe.data
+            where = " and ".join(dict.fromkeys(Path(result.line.recipe.data).stem for result in trained))
             notes.append(
                 f"Ours: {seeds}; on {where}, weights chosen on validation images, the test split looked at once per run; "
                 f"differences to {trained[0].line.label}, paired by seed."
             )
+            if self.study.budget_seconds:
+                notes.append(
+                    f"Equal wall time: {_duration(self.study.budget_seconds)} a run; the epochs follow from it."
+                )
         if self.plan.scale == "nano" and trained:
             notes.append(
                 "Nano: the same choices in networks of under three million parameters on small images; compare differences, not accuracies."
