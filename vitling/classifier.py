@@ -112,7 +112,12 @@ def _open_folder(folder: Path, source: str) -> tuple[nn.Module, Passport]:
         raise UserError(f"config.json of {source} is no JSON; export or fetch it again.") from None
     passport = Passport.from_dict(entries, source)
     try:
-        return timm.create_model(f"local-dir:{folder}", pretrained=True), passport
+        model = timm.create_model(f"local-dir:{folder}", pretrained=True)
     except Exception as error:  # a damaged or foreign file can make the readers raise anything
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(f"the model in {source} cannot be loaded: {reason}") from None
+    if model.num_classes != len(passport.class_names):
+        raise UserError(
+            f"the model in {source} has {model.num_classes} classes, but its config.json names {len(passport.class_names)}."
+        )
+    return model, passport

@@ -17,7 +17,7 @@ from vitling.recipe import to_dict
 from vitling.run import Run
 from vitling.temperature import Calibration
 
-WORST_CLASSES = 20
+SHOWN_CLASSES = 20
 FITS = {
     "resize": "stretched to",
     "pad": "scaled into, and filled up with black to,",
@@ -85,8 +85,8 @@ def _summary(run: Run, passport: Passport) -> str:
         f"started from {_shorten(recipe.init)}" if recipe.init else "trained from scratch, without pre-trained weights"
     )
     size = f" of {info['parameters'] / 1e6:.2f} M parameters" if "parameters" in info else ""
-    shown = ", ".join(names[:WORST_CLASSES]) + (
-        f" and {len(names) - WORST_CLASSES} more" if len(names) > WORST_CLASSES else ""
+    shown = ", ".join(map(_cell, names[:SHOWN_CLASSES])) + (
+        f" and {len(names) - SHOWN_CLASSES} more" if len(names) > SHOWN_CLASSES else ""
     )
     text = f"An image classifier{size}, {start}, by vitling {passport.vitling}. It tells {len(names)} classes apart: {shown}."
     if not run.finished:
@@ -106,10 +106,11 @@ def _use(passport: Passport, place: str) -> str:
     ours = passport.architecture in our_models()
     imports = "import timm\n" + (f"import vitling  # registers {passport.architecture} with timm\n" if ours else "")
     model = place.removeprefix("local-dir:")
+    where = "" if model == place else "Run either beside this folder, or give its whole path. "
     return (
         f"```\nvitling predict {model} IMAGE...\n```\n\n```python\n{imports}\n"
         f'model = timm.create_model("{place}", pretrained=True).eval()\n```\n\n'
-        f"Input: {seen.channels} x {seen.size[0]} x {seen.size[1]} (channels, height, width). An image is {FITS[seen.fit]} that size "
+        f"{where}Input: {seen.channels} x {seen.size[0]} x {seen.size[1]} (channels, height, width). An image is {FITS[seen.fit]} that size "
         f"(bicubic, antialiased), scaled so that a pixel of {seen.white} becomes 1, then normalised with mean {_numbers(seen.mean)} and "
         f"standard deviation {_numbers(seen.std)}. Output: a logit per class, in the order of `label_names` in config.json."
     )
@@ -143,14 +144,14 @@ def _results(run: Run, which: str, test: dict | None) -> str:
 def _per_class(test: dict) -> str:
     rows = sorted((row for row in test["per_class"] if row["images"]), key=lambda row: row["accuracy"])
     head = (
-        f"The worst {WORST_CLASSES} of {len(rows)} classes on the test split."
-        if len(rows) > WORST_CLASSES
+        f"The worst {SHOWN_CLASSES} of {len(rows)} classes on the test split."
+        if len(rows) > SHOWN_CLASSES
         else "On the test split, worst first."
     )
     lines = [head, "", "| class | images | accuracy | 95 % interval |", "|---|---|---|---|"]
     lines += [
         f"| {_cell(row['name'])} | {row['images']:,} | {_percent(row['accuracy'])} | {_between(*row['interval'])} |"
-        for row in rows[:WORST_CLASSES]
+        for row in rows[:SHOWN_CLASSES]
     ]
     return "\n".join(lines)
 

@@ -242,6 +242,21 @@ def test_files_that_are_no_export_are_refused_with_what_they_lack(run, exported,
     foreign.metadata_props.extend(kept)
     onnx.save(foreign, tmp_path / "nameless.onnx")
     assert "it does not say class_names;" in message(predict, tmp_path / "nameless.onnx", image)
+    foreign.metadata_props.add(key="class_names", value='["a", "b", "c"]')
+    onnx.save(foreign, tmp_path / "other.onnx")
+    assert "is not what its metadata says" in message(predict, tmp_path / "other.onnx", image)
+
+
+def test_a_folder_that_was_tampered_with_is_refused(run, tmp_path):
+    folder = export(run, "timm", tmp_path / "model").path
+    config = json.loads((folder / "config.json").read_text())
+    config["vitling"]["class_names"].append("third")
+    (folder / "config.json").write_text(json.dumps(config))
+    assert "has 2 classes, but its config.json names 3" in message(predict, folder, images(run))
+    (folder / "model.safetensors").write_bytes(b"torn")
+    assert "cannot be loaded" in message(predict, folder, images(run))
+    (folder / "config.json").write_text("{")
+    assert "is no JSON" in message(predict, folder, images(run))
 
 
 @pytest.mark.parametrize(
