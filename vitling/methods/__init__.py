@@ -10,6 +10,7 @@ from vitling.methods.distillation import Distillation
 from vitling.methods.method import Batch, Method
 from vitling.methods.supervised import Supervised
 from vitling.methods.surroundings import Surroundings
+from vitling.methods.token_bootstrap import TokenBootstrap
 from vitling.methods.token_labeling import TokenLabeling
 
 METHODS: dict[str, type[Method]] = {
@@ -17,6 +18,7 @@ METHODS: dict[str, type[Method]] = {
     "bootstrap": Bootstrap,
     "distillation": Distillation,
     "token_labeling": TokenLabeling,
+    "token_bootstrap": TokenBootstrap,
 }
 
 
@@ -43,8 +45,9 @@ def _find(name: str) -> type[Method]:
 
 
 def _parameters(function) -> set[str]:
-    """The arguments that a recipe may give."""
-    kinds = inspect.signature(function).parameters.values()
+    """The arguments that a recipe may give; of a method that builds on another one, the other's too."""
+    functions = [vars(cls).get("__init__") for cls in function.__mro__] if inspect.isclass(function) else [function]
+    kinds = [p for f in functions if f for p in inspect.signature(f).parameters.values()]
     return {p.name for p in kinds if p.kind is p.KEYWORD_ONLY} - {"num_classes", "class_weights"}
 
 

@@ -142,6 +142,11 @@ class TokenLabeling(Method):
         return {"maps": LabelMaps.open(labels).of_split(data.dataset, train, fit=recipe.fit, size=shown), **others}
 
     def forward(self, batch: Batch, progress: float) -> dict[str, Tensor]:
+        losses = self.token_losses(batch)[0]
+        return {"loss": sum(losses.values()), **losses}
+
+    def token_losses(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor]:
+        """The weighted terms; and what they were computed from: images and labels as mixed, class logits."""
         images, target = batch["image"], self.targets(batch)
         if self.mix is not None:
             share, boxes = self.mix.draw(len(images), *images.shape[-2:])
@@ -154,7 +159,7 @@ class TokenLabeling(Method):
         losses = {"cls_label": terms[0] * self.cls_weight}
         if dense_logits is not None:
             losses["token_labels"] = terms[1] * self.dense_weight
-        return {"loss": sum(losses.values()), **losses}
+        return losses, images, target, cls_logits
 
     def forward_tokens(self, images: Tensor) -> tuple[Tensor, Tensor | None, Box | None]:
         """Class logits, dense logits (B, N, classes) put back to the images they came from, and the box that was mixed."""

@@ -1,0 +1,60 @@
+"""Token bootstrap: token labeling with an agent CNN beside the ViT. None of the papers tried the two together.
+
+The ViT learns the label of every token, as in LV-ViT, while it and its agent learn from each other's predictions, as in
+Bootstrapping ViTs. Features are not compared: an agent of any form may be named. MixToken is off, since it mixes inside the
+ViT, and the agent would see other images.
+"""
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitling.errors import UserError
+from vitling.methods.bootstrap import build_agent, mutual_loss
+from vitling.methods.method import Batch
+from vitling.methods.token_labeling import TokenLabeling
+from vitling.optim import parameter_groups
+from vitling.recipe import Optim, replace
+
+
+class TokenBootstrap(TokenLabeling):
+    """Token labels for the ViT, the data's labels for its agent, and mutual distillation between them."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        num_classes: int,
+        agent: str = "auto",
+        agent_args: dict | None = None,
+        temperature: float = 4.0,
+        mutual_weight: float = 1.0,
+        **token_labeling,
+    ):
+        if token_labeling.pop("mix_token", False):
+            raise UserError(
+                "method_args.mix_token=true mixes inside the ViT, where an agent cannot follow; leave it out, or mix images "
+                "with method_args.cutmix=1."
+            )
+        super().__init__(model, num_classes=num_classes, mix_token=False, **token_labeling)
+        if temperature <= 0 or mutual_weight < 0:
+            raise UserError(f"{temperature=} must be more than 0, and {mutual_weight=} not negative.")
+        self.temperature, self.mutual_weight = temperature, mutual_weight
+        self.agent = build_agent(model, agent, agent_args or {}, share=False, num_classes=num_classes)
+
+    def forward(self, batch: Batch, progress: float) -> dict[str, Tensor]:
+        losses, images, target, vit = self.token_losses(batch)
+        agent = self.agent(images)
+        losses["agent_label"] = F.cross_entropy(agent.float(), target[:, :, 0], weight=self.class_weights)
+        losses["vit_from_agent"] = self.mutual_weight * mutual_loss(vit, agent, self.temperature)
+        losses["agent_from_vit"] = self.mutual_weight * mutual_loss(agent, vit, self.temperature)
+        return {"loss": sum(losses.values()), **losses}
+
+    def parameter_groups(self, optim: Optim, lr: float) -> list[dict]:
+        return super().parameter_groups(optim, lr) + parameter_groups(self.agent, replace(optim, lr_factors={}), lr)
+
+    def compile_networks(self) -> None:
+        super().compile_networks()
+        self.agent.compile()
+
+    def evaluated(self) -> dict[str, nn.Module]:
+        return {"agent": self.agent}

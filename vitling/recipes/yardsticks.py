@@ -1,0 +1,42 @@
+"""What a small ViT has to be measured against: strong baselines of about its size, for images of about 32 pixels."""
+
+from vitling.recipe import Augment, Optim, Recipe, replace
+
+
+def vit_nano() -> Recipe:
+    """A plain ViT of timm with light training: 4-pixel patches, AdamW, crops and flips."""
+    return Recipe(
+        model="vit_tiny_patch16_224",
+        model_args=dict(patch_size=4, embed_dim=128, depth=4, num_heads=4),
+        method_args=dict(label_smoothing=0.1),
+        data="cifar100",
+        epochs=100,
+        batch_size=64,
+        optim=Optim(lr=1e-3, warmup_epochs=5),
+    )
+
+
+def timm_vit_nano() -> Recipe:
+    """The same ViT with the training that timm gives ViTs from scratch: RandAugment, mixup, cutmix, erasing, drop path."""
+    return replace(
+        vit_nano(),
+        model_args=dict(vit_nano().model_args, drop_path_rate=0.1),
+        method_args=dict(mixup=0.8, cutmix=1.0, label_smoothing=0.1),
+        augment=Augment(crop="pad", hflip=0.5, randaugment="rand-m9-mstd0.5-inc1", erase=0.25),
+    )
+
+
+def resnet9_nano() -> Recipe:
+    """A CNN built for speed on small images, with light augmentation."""
+    return replace(
+        vit_nano(), model="resnet9_nano", model_args={}, optim=Optim(lr=5e-3, weight_decay=0.05, warmup_epochs=10)
+    )
+
+
+def resnet9_nano_muon() -> Recipe:
+    """The fast CNN with Muon in place of AdamW."""
+    return replace(
+        resnet9_nano(),
+        batch_size=128,
+        optim=Optim(name="muon", lr=0.01, momentum=0.95, betas=(0.9, 0.95), weight_decay=0.05, warmup_epochs=10),
+    )
