@@ -5,8 +5,10 @@ Nothing leaves the machine: no telemetry, no fonts or scripts from elsewhere, an
 
 import os
 import socket
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +27,10 @@ SHOWN_CLASSES = 5
 SHOWN_NEIGHBOURS = 8
 SHOWN_SIDE = 160  # smaller pictures are enlarged to about this
 FONTS = ["system-ui", "sans-serif"]
+# As many columns as fit: gradio counts them by the screen it was first drawn on.
+CSS = (
+    "#neighbours .grid-container { grid-template-columns: repeat(auto-fill, minmax(min(14rem, 45%), 1fr)) !important; }"
+)
 
 
 @dataclass
@@ -95,7 +101,8 @@ def open_viewer(
 
 def create_page(viewer: Viewer):
     """The page, as a FastAPI application."""
-    gradio = _import_gradio()
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # before the import, which would ask for the newest version
+    import gradio
     from fastapi import FastAPI
 
     def look(path: str | None):
@@ -111,11 +118,11 @@ def create_page(viewer: Viewer):
     about = f"{viewer.run.recipe.model}, trained on {info['data']['train_images']:,} images of {info['data']['name']}"
     if "best" in info:
         about += f"; {100 * info['best']['val_top1']:.1f} % right on {info['data']['val_images']:,} validation images"
-    calibrated = ", calibrated on the validation images" if viewer.classifier.calibrated else ""
+    calibrated = " (calibrated)" if viewer.classifier.calibrated else ""
     title = f"{viewer.run.path.name} · vitling"
     shown = dict(interactive=False, show_label=False, buttons=[], format="png")
-    # delete_cache: what was dropped on the page is gone after an hour, and when the page closes.
-    with gradio.Blocks(title=title, analytics_enabled=False, delete_cache=(600, 3600)) as blocks:
+    kept = (600, 3600)  # every ten minutes, what is older than an hour is deleted
+    with gradio.Blocks(title=title, analytics_enabled=False, delete_cache=kept) as blocks:
         gradio.Markdown(f"# {_plain(viewer.run.path.name)}\n{_plain(about)}. Images stay on this computer.")
         for note in viewer.notes:
             gradio.Markdown(_plain(f"Note: {note}"))
@@ -129,27 +136,30 @@ def create_page(viewer: Viewer):
                 label = gradio.Label(label=f"Probabilities{calibrated}", elem_id="classes")
         with gradio.Column(visible=viewer.neighbours is not None):
             gradio.Markdown("### The training images that it finds most alike")
-            gallery = gradio.Gallery(**shown, columns=4, object_fit="contain", elem_id="neighbours")
+            gallery = gradio.Gallery(**shown, object_fit="contain", height="auto", elem_id="neighbours")
         file.change(look, file, [label, picture, gallery], api_visibility="private")
     theme = gradio.themes.Default(font=FONTS, font_mono=["ui-monospace", "monospace"])
     return gradio.mount_gradio_app(
-        FastAPI(), blocks, path="/", theme=theme, footer_links=[], ssr_mode=False, run_history=False, pwa=False
+        FastAPI(), blocks, path="/", theme=theme, css=CSS, footer_links=[], ssr_mode=False, run_history=False, pwa=False
     )
 
 
 def serve(viewer: Viewer, listener: socket.socket, *, ready: Callable[[str, list[str]], None]) -> None:
     """Serve the page until interrupted. `ready` is told its address, and what the page cannot do."""
-    page = create_page(viewer)
     import uvicorn
 
-    host, port = listener.getsockname()[:2]
-    ready(f"http://{f'[{host}]' if ':' in host else host}:{port}", viewer.notes)
-    uvicorn.Server(uvicorn.Config(page, log_level="warning", ws="none")).run(sockets=[listener])
+    with tempfile.TemporaryDirectory(prefix="vitling-app-") as folder:
+        os.environ["GRADIO_TEMP_DIR"] = folder  # read at the import; what is dropped on the page is gone when it ends
+        page = create_page(viewer)
+        host, port = listener.getsockname()[:2]
+        ready(f"http://{f'[{host}]' if ':' in host else host}:{port}", viewer.notes)
+        uvicorn.Server(uvicorn.Config(page, log_level="warning", ws="none")).run(sockets=[listener])
 
 
 def bind(host: str, port: int) -> socket.socket:
     """A socket at this address; taken before anything is computed, so that a port in use is known at once."""
-    _import_gradio()
+    if find_spec("gradio") is None:
+        raise UserError('vitling app needs the package gradio: pip install "vitling[app]".')
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)
@@ -164,16 +174,6 @@ def bind(host: str, port: int) -> socket.socket:
             f"cannot listen at {host}, port {port}: {error.strerror}. Choose another with --port; 0 takes any that is free."
         ) from None
     return listener
-
-
-def _import_gradio():
-    # Before the import, which would otherwise ask for the newest version.
-    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
-    try:
-        import gradio
-    except ImportError:
-        raise UserError('vitling app needs the package gradio: pip install "vitling[app]".') from None
-    return gradio
 
 
 def _picture(pixels: torch.Tensor) -> Image.Image:

@@ -1,0 +1,164 @@
+"""`vitling app`: what the page answers, and the page itself in a real browser."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from browser import CHROMIUM, open_browser
+from PIL import Image
+
+import vitling
+from vitling.app import bind, open_viewer
+from vitling.data.images import fit_image
+from vitling.errors import UserError
+from vitling.recipe import Augment, Optim, Recipe, replace
+
+pytest.importorskip("gradio", reason='gradio is not installed: pip install "vitling[app]"')
+
+RECIPE = Recipe(
+    model="vit_tiny_patch16_224",
+    model_args=dict(patch_size=4, embed_dim=16, depth=2, num_heads=2),
+    fraction=0.2,
+    epochs=2,
+    batch_size=32,
+    augment=Augment(crop="none", hflip=0.0),
+    optim=Optim(lr=3e-3, warmup_epochs=0),
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return vitling.train(RECIPE, tmp_path_factory.mktemp("app") / "a_run")
+
+
+@pytest.fixture(scope="module")
+def viewer(run):
+    return open_viewer(run)
+
+
+@pytest.fixture(scope="module")
+def picture(viewer, tmp_path_factory):
+    """The eighth training image, as a file."""
+    images = viewer.neighbours.images
+    path = tmp_path_factory.mktemp("picture") / "digit.png"
+    Image.fromarray(images.read(7)[..., 0]).save(path)
+    return path
+
+
+@pytest.mark.slow
+def test_the_nearest_image_of_a_training_image_is_itself(viewer, picture):
+    answer = viewer.answer(picture)
+    assert len(answer.neighbours) == 8
+    images = viewer.neighbours.images
+    assert answer.neighbours[0][1] == f"{images.labels[7]} · 1.00 · {images.names[7]}"
+    expected = fit_image(images.read(7), (8, 8), "resize", 1)[0]
+    shown = np.asarray(answer.neighbours[0][0])
+    np.testing.assert_array_equal(shown[10::20, 10::20], expected)
+
+
+@pytest.mark.slow
+def test_the_page_and_the_command_line_say_the_same(run, viewer, picture):
+    (said,) = vitling.predict(run, picture, top=5)
+    shown = viewer.answer(picture).probabilities
+    assert list(shown) == said.classes
+    assert list(shown.values()) == pytest.approx(said.probabilities, abs=1e-5)
+
+
+@pytest.mark.slow
+def test_features_of_the_training_images_are_computed_once(run, viewer):
+    kept = run.path / "neighbours-best.safetensors"
+    stamp = kept.stat().st_mtime_ns
+    calls = []
+    again = open_viewer(run, on_progress=lambda *args: calls.append(args))
+    assert kept.stat().st_mtime_ns == stamp
+    assert not calls
+    assert again.neighbours.features.equal(viewer.neighbours.features)
+    kept.write_bytes(kept.read_bytes()[:100])
+    assert open_viewer(run).neighbours.features.equal(viewer.neighbours.features)
+
+
+@pytest.mark.slow
+def test_a_cnn_has_no_attention_and_the_page_says_so(picture, tmp_path):
+    recipe = replace(RECIPE, model="diag_resnet18_nano", model_args={}, epochs=1)
+    viewer = open_viewer(vitling.train(recipe, tmp_path / "cnn"))
+    assert any("the model has no attention" in note for note in viewer.notes)
+    assert viewer.answer(picture).picture.size == (160, 160)
+
+
+@pytest.mark.slow
+def test_without_its_training_data_a_run_still_predicts(tmp_path):
+    data = np.random.default_rng(0).integers(0, 256, (40, 8, 8), np.uint8)
+    np.savez(tmp_path / "data.npz", train_images=data, train_labels=np.arange(40) % 2)
+    recipe = replace(RECIPE, data=str(tmp_path / "data.npz"), fraction=1.0, epochs=1, batch_size=8)
+    run = vitling.train(recipe, tmp_path / "run")
+    (tmp_path / "data.npz").unlink()
+    viewer = open_viewer(run)
+    assert any(note.startswith("no training images are shown: no such path") for note in viewer.notes)
+    Image.fromarray(data[0]).save(tmp_path / "x.png")
+    assert viewer.answer(tmp_path / "x.png").neighbours == []
+
+
+def test_a_port_in_use_is_one_line():
+    with bind("127.0.0.1", 0) as taken:
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(
+            UserError, match=f"cannot listen at 127.0.0.1, port {port}: Address already in use"
+        ) as caught:
+            bind("127.0.0.1", port)
+    assert "--port" in str(caught.value)
+
+
+def test_an_address_of_another_computer_is_one_line():
+    with pytest.raises(UserError, match=r"cannot listen at 192\.0\.2\.1"):
+        bind("192.0.2.1", 0)
+    with pytest.raises(UserError, match="no address of this computer"):
+        bind("no such host", 0)
+
+
+def test_without_gradio_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "gradio", None)
+    with pytest.raises(UserError, match=re.escape('pip install "vitling[app]"')):
+        bind("127.0.0.1", 0)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not CHROMIUM, reason="chromium is not installed")
+def test_an_image_dropped_on_the_page_is_answered_and_nothing_leaves_the_machine(run, viewer, picture, tmp_path):
+    command = [sys.executable, "-m", "vitling", "app", str(run.path), "--port", "0"]
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    environment = {**os.environ, "TMPDIR": str(scratch)}
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    try:
+        address = re.search(r"http://127\.0\.0\.1:\d+", server.stdout.readline())[0]
+        with open_browser(tmp_path / "profile") as tab:
+            tab.open(address)
+            tab.wait_for("document.querySelector('input[type=file]') !== null")
+
+            tab.choose_file("input[type=file]", picture)
+            said = tab.wait_for("document.querySelector('#classes')?.innerText.match(/[0-9]+%/g)")
+            tab.wait_for("document.querySelectorAll('#neighbours img').length == 8")
+            tab.wait_for("document.querySelector('#picture img')?.naturalWidth > 0")
+            text = tab.evaluate("document.body.innerText")
+            answer = viewer.answer(picture)
+            assert said == [f"{share:.0%}" for share in answer.probabilities.values()]
+            assert all(caption in text for _, caption in answer.neighbours)
+            assert "Images stay on this computer" in text
+
+            broken = tmp_path / "broken.png"
+            broken.write_text("no image")
+            tab.evaluate("document.querySelector('button[aria-label=\"Clear\"]').click()")
+            tab.wait_for("document.querySelector('input[type=file]') !== null")
+            tab.choose_file("input[type=file]", broken)
+            tab.wait_for("document.body.innerText.includes('broken.png: Pillow does not recognise it as an image')")
+            assert all(request.startswith((address, "data:", "blob:")) for request in tab.requests), tab.requests
+    finally:
+        server.send_signal(signal.SIGINT)
+        _, errors = server.communicate(timeout=60)
+    assert "Traceback" not in errors
+    assert not list(scratch.iterdir())  # what was dropped is gone
