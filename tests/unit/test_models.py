@@ -29,6 +29,7 @@ SWITCHED = {
     "lvvit_test one head": dict(return_dense=False, stem_kernels=(), stem_strides=()),
     "dhvt_test patch 2": dict(patch_size=2),
     "dhvt_test plain": dict(sope=False, daff=False, head_tokens=False, abs_pos_embed=True),
+    "hybrid_vit_test plain": dict(conv_stem=False, conv_mlp=False),
     "boot_vit_test entmax": dict(attention="entmax"),
     "agent_test base": dict(stem="base", down_sample=(), pre_norm=False, num_heads=6),
 }

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import pairwise
 
 import torch
-from timm.layers import LayerNorm, build_sincos2d_pos_embed, to_2tuple
+from timm.layers import LayerNorm, Mlp, PatchEmbed, build_sincos2d_pos_embed, to_2tuple
 from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
@@ -23,8 +23,8 @@ class ConvStem(nn.Module):
     The first one halves by its stride, since a full-size map costs as much as all the rest; the others by max-pooling.
     """
 
-    def __init__(self, img_size, patch_size: int = 8, in_chans: int = 3, embed_dim: int = 128, **timm_only):
-        super().__init__()
+    def __init__(self, img_size, patch_size: int = 8, in_chans: int = 3, embed_dim: int = 128, **unused):
+        super().__init__()  # timm's ViT also passes what only its own patches know: bias, padding
         patch_size = max(to_2tuple(patch_size))
         halvings = patch_size.bit_length() - 1
         if patch_size < 2 or patch_size != 2**halvings or embed_dim % 2 ** (halvings - 1):
@@ -66,7 +66,7 @@ class ConvStem(nn.Module):
 class ConvMlp(nn.Module):
     """An MLP whose hidden tokens also see their eight neighbours, through a depth-wise convolution beside a shortcut."""
 
-    def __init__(self, in_features: int, hidden_features: int, act_layer=nn.GELU, drop: float = 0.0, **timm_only):
+    def __init__(self, in_features: int, hidden_features: int, act_layer=nn.GELU, drop: float = 0.0, **unused):
         super().__init__()
         self.fc1 = nn.Linear(in_features, hidden_features)
         self.act = act_layer()
@@ -83,10 +83,21 @@ class ConvMlp(nn.Module):
 
 
 class HybridViT(VisionTransformer):
-    """timm's ViT with a convolutional stem, convolution in the MLP, fixed positions and no class token."""
+    """timm's ViT with a convolutional stem, convolution in the MLP, fixed positions and no class token.
 
-    def __init__(self, *, img_size=32, patch_size: int = 8, global_pool: str = "avg", conv_mlp: bool = True, **kwargs):
-        mlp = dict(mlp_layer=ConvMlp) if conv_mlp else {}
+    `conv_stem` and `conv_mlp` can be switched off, to see what each brings.
+    """
+
+    def __init__(
+        self,
+        *,
+        img_size=32,
+        patch_size: int = 8,
+        global_pool: str = "avg",
+        conv_stem: bool = True,
+        conv_mlp: bool = True,
+        **kwargs,
+    ):
         super().__init__(
             img_size=img_size,
             patch_size=patch_size,
@@ -94,9 +105,9 @@ class HybridViT(VisionTransformer):
             class_token=False,
             pos_embed="none",
             fc_norm=False,
-            embed_layer=ConvStem,
+            embed_layer=ConvStem if conv_stem else PatchEmbed,
+            mlp_layer=ConvMlp if conv_mlp else Mlp,
             norm_layer=partial(LayerNorm, eps=1e-5),
-            **mlp,
             **kwargs,
         )
         self._place_tokens()
@@ -119,8 +130,9 @@ class HybridViT(VisionTransformer):
         return self.pos_drop(x + self.positions)
 
     @classmethod
-    def default_cfg(cls, **variant) -> dict:
-        return dict(first_conv="patch_embed.proj.0", classifier="head", fixed_input_size=True)
+    def default_cfg(cls, *, conv_stem: bool = True, **variant) -> dict:
+        first_conv = "patch_embed.proj.0" if conv_stem else "patch_embed.proj"
+        return dict(first_conv=first_conv, classifier="head", fixed_input_size=True)
 
 
 # fmt: off
