@@ -34,6 +34,8 @@ SMALL = [
     "agent_nano",
     "diag_vit_nano",
     "diag_resnet18_nano",
+    "hybrid_vit_nano",
+    "resnet9_nano",
 ]
 DEFAULT = [
     *SMALL,
@@ -80,8 +82,9 @@ def macs_of(model: nn.Module) -> int:
 
 
 def partner_of(model: nn.Module, macs: int) -> tuple[nn.Module, str]:
-    """timm's ViT for the same images, of the same width, with the depth that comes closest in MACs."""
+    """timm's ViT for the same images, of the same width and dropout, with the depth that comes closest in MACs."""
     _, height, width = model.input_size
+    dropout = max((module.p for module in model.modules() if isinstance(module, nn.Dropout)), default=0.0)
     dim = max(48, model.embed_dim // 24 * 24)
     wanted = dim // (64 if dim >= 192 else 32)
     arguments = dict(
@@ -90,6 +93,8 @@ def partner_of(model: nn.Module, macs: int) -> tuple[nn.Module, str]:
         embed_dim=dim,
         num_heads=max(heads for heads in range(1, wanted + 1) if dim % heads == 0),
         num_classes=model.num_classes,
+        proj_drop_rate=dropout,
+        pos_drop_rate=dropout,
     )
 
     def build(depth: int) -> nn.Module:
