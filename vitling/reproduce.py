@@ -160,7 +160,8 @@ class Reproduction:
         if any(result.size for result in self.results):
             notes.append("MACs are multiply-adds of one image, the products inside attention included.")
         notes += _grouped("Not trained", [(r.line.label, r.reason) for r in self.results if r.reason])
-        notes += _grouped("Note", [(r.line.label, r.line.row.note) for r in self.results if r.line.row.note])
+        remarks = [(r.line.label, r.line.row.note_at(self.plan.scale)) for r in self.results]
+        notes += _grouped("Note", [(label, remark) for label, remark in remarks if remark])
         return notes
 
     def _estimate(self) -> str:
@@ -199,7 +200,7 @@ class Reproduction:
                 "ours": _plain(asdict(r.ours)) if r.ours else None,
                 "structure": r.structure,
                 "not_trained": r.reason or None,
-                "note": r.line.row.note or None,
+                "note": r.line.row.note_at(self.plan.scale) or None,
             }
             for r in self.results
         ]

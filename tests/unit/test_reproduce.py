@@ -124,6 +124,12 @@ def test_other_data_than_digits_is_shown_larger_and_augmented():
     assert (recipe.data, recipe.img_size, recipe.augment.crop, recipe.augment.hflip) == ("cifar100", 32, "pad", 0.5)
 
 
+def test_notes_about_one_scale_are_not_shown_at_the_other():
+    row = next(row for row in tables()["lvvit/table3"].rows if row.label == "+ larger images")
+    assert row.note_at("paper") == "starts from a run of lvvit/imagenet_s"
+    assert row.note_at("nano") == "nano: trained at the larger size from the start"
+
+
 def test_rows_are_picked_by_name_or_a_part_of_it():
     def picked(table: str, rows: str) -> list[str]:
         return [line.label for line in make_plan(table, rows=rows).lines]

@@ -163,7 +163,7 @@ def _missing(line: Line) -> str:
     if recipe.data in NO_DOWNLOAD:
         return f"{data.source or data.name} has no download; give its folder with --data."
     if recipe.init and not recipe.init.startswith(("timm/", "hf-hub:")) and not Path(recipe.init).exists():
-        return f"it starts from {recipe.init}, which is not there; {line.row.note or 'train that first'}."
+        return f"it starts from {recipe.init}, which is not there; {line.row.note_at('paper') or 'train that first'}."
     labels = recipe.method_args.get("labels", "truth")
     if labels != "truth" and not Path(labels).exists():
         return f"it needs label maps in {labels}; make them with `vitling relabel ANNOTATOR FOLDER --fit crop --out {labels}`."

@@ -47,7 +47,14 @@ class Row:
     img_size: int | None = None
     why_not: str = ""
     no_nano: str = NO_NANO
-    note: str = ""  # where our count or setting differs from the paper's, and why
+    note: str = (
+        ""  # where our count or setting differs from the paper's, and why; parts that begin with "nano:" are for nano
+    )
+
+    def note_at(self, scale: str) -> str:
+        """The parts of the note that are about this scale."""
+        parts = self.note.split("; ") if self.note else []
+        return "; ".join(part for part in parts if part.startswith("nano:") == (scale == "nano"))
 
 
 @dataclass(frozen=True)
