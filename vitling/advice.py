@@ -25,6 +25,7 @@ from vitling.recipes import DEFAULT
 PHOTO_SIDE = {"cpu": 64, "gpu": 128}
 TINY_SIDE = 16  # below it, moving an image by a pixel makes another image of it
 LEAST_GRID = 7  # tokens along the shorter side
+HOUSE_GRID = 4  # the same where a convolutional stem has looked at the pixels before
 PATCHES = (2, 16)  # the smallest and the largest
 EPOCHS = {
     "cpu": (3_000, 10, 200),
@@ -82,7 +83,7 @@ def choose(
     else:
         patch = given.model_args["patch_size"] if "model_args.patch_size" in asked else None
         size = size or _size(survey, kind, patch)
-        patch = patch or _whole_patch(size)
+        patch = patch or _whole_patch(size, HOUSE_GRID)
         sizes = [_image_size(size, survey, kind), _patch_size(patch, size), _width(given, patch, size, survey)]
     choices = [_family(given), *sizes, epochs, _augmentation(survey, size, epochs.changes["epochs"], images, asked)]
     choices += [_agent(given), *_batch(images, base), *_balance(survey), *_bad_files(survey)]
@@ -124,7 +125,7 @@ def _family(recipe: Recipe) -> Choice:
 def _size(survey: Survey, kind: str, patch: int | None) -> tuple[int, int]:
     """The images' own size where they share a small one, in whole patches; else one for photographs."""
     size = survey.largest if survey.small else (PHOTO_SIDE[kind], PHOTO_SIDE[kind])
-    patch = patch or _patch(min(size))
+    patch = patch or _patch(min(size), HOUSE_GRID)
     return tuple(math.ceil(side / patch) * patch for side in size)
 
 
@@ -144,14 +145,14 @@ def _image_size(size: tuple[int, int], survey: Survey, kind: str, fits_model: bo
     return Choice("image size", f"{size[0]} x {size[1]}", reason, changes={"img_size": size})
 
 
-def _patch(side: int) -> int:
+def _patch(side: int, least_grid: int = LEAST_GRID) -> int:
     """The largest power of two that leaves enough tokens along a side."""
-    return min(max(2 ** int(math.log2(max(side / LEAST_GRID, 1))), PATCHES[0]), PATCHES[1])
+    return min(max(2 ** int(math.log2(max(side / least_grid, 1))), PATCHES[0]), PATCHES[1])
 
 
-def _whole_patch(size: tuple[int, int]) -> int:
+def _whole_patch(size: tuple[int, int], least_grid: int = LEAST_GRID) -> int:
     """The same or less, so that it divides the size where any does."""
-    patch = _patch(min(size))
+    patch = _patch(min(size), least_grid)
     while patch > PATCHES[0] and any(side % patch for side in size):
         patch //= 2
     return patch

@@ -138,7 +138,7 @@ class HybridViT(VisionTransformer):
 # fmt: off
 VARIANTS = {
     "hybrid_vit_test": dict(img_size=16, patch_size=4, embed_dim=32,  depth=2, num_heads=2, mlp_ratio=2, num_classes=10),
-    "hybrid_vit_nano": dict(img_size=32, patch_size=8, embed_dim=128, depth=3, num_heads=4, mlp_ratio=2, num_classes=10),
+    "hybrid_vit_nano": dict(img_size=32, patch_size=8, embed_dim=128, depth=2, num_heads=4, mlp_ratio=2, num_classes=10),
 }
 # fmt: on
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from vitling.recipe import Recipe
 
-DEFAULT = "folder/dhvt_nano"  # what `vitling plan`, and `vitling train` without a recipe, start from
+DEFAULT = "vitling/small"  # what `vitling plan`, and `vitling train` without a recipe, start from
 
 
 def named_recipes() -> dict[str, Callable[[], Recipe]]:

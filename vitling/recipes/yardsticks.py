@@ -7,7 +7,7 @@ def vit_nano() -> Recipe:
     """A plain ViT of timm with light training: 4-pixel patches, AdamW, crops and flips."""
     return Recipe(
         model="vit_tiny_patch16_224",
-        model_args=dict(patch_size=4, embed_dim=128, depth=4, num_heads=4),
+        model_args=dict(patch_size=4, embed_dim=96, depth=4, num_heads=3),
         method_args=dict(label_smoothing=0.1),
         data="cifar100",
         epochs=100,
