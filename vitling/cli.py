@@ -6,28 +6,50 @@ import re
 import shlex
 import sys
 import time
-from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from vitling import completion
 from vitling.errors import UserError
 
 STARTED = time.monotonic()
+UsageError = (
+    typer.BadParameter.__base__
+)  # typer brings its own click or uses the installed one, depending on its version
 
 app = typer.Typer(
     name="vitling",
     help="Grow Vision Transformers from scratch on small image datasets.",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
 
-Data = Annotated[str, typer.Argument(help="digits, cifar100, hf:owner/name, a folder, a CSV, a list or an .npz")]
+MAKE, LEARN, PARTS = "From images to a model in use", "Understand and compare", "Names, recipes, label maps"
+
+DATA_HELP = "digits, cifar100, hf:owner/name, a folder, a CSV, a list or an .npz."
+Data = Annotated[str, typer.Argument(metavar="DATA", help=DATA_HELP, autocompletion=completion.data)]
+RunDir = Annotated[Path, typer.Argument(metavar="RUN", help="A run directory.", autocompletion=completion.runs)]
 Changes = Annotated[
-    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Changes to the recipe, e.g. epochs=50")
+    list[str] | None,
+    typer.Argument(
+        metavar="KEY=VALUE", help="Changes to the recipe, such as epochs=50.", autocompletion=completion.settings
+    ),
 ]
+Split = Annotated[
+    str, typer.Option(help="test, val or train.", autocompletion=completion.one_of("test", "val", "train"))
+]
+Weights = Annotated[str, typer.Option(help="best or last.", autocompletion=completion.one_of("best", "last"))]
+Precision = Annotated[
+    str, typer.Option(help="no (float32), bf16 or fp16.", autocompletion=completion.one_of("no", "bf16", "fp16"))
+]
+Seeds = Annotated[str, typer.Option(help="How many, or which: 5, or 0,3,7.")]
+EqualTime = Annotated[
+    str | None, typer.Option(help="Equal wall time per run, such as 5m; epochs follow from measured speed.")
+]
+Jobs = Annotated[int, typer.Option(min=1, help="Runs at the same time, each in a process of its own.")]
+ThreadsOfEach = Annotated[int | None, typer.Option(min=1, help="CPU threads of each run.")]
 Budget = Annotated[
     str | None, typer.Option(help="Time to use, such as 90s, 30m or 2h: fits epochs and schedule to it.")
 ]
@@ -37,11 +59,10 @@ MemoryGb = Annotated[
     float | None, typer.Option(help="Decoded images may take so much memory; larger data is streamed.")
 ]
 Workers = Annotated[int | None, typer.Option(min=0, help="Processes that read streamed data.")]
+SkipBadImages = Annotated[bool, typer.Option("--skip-bad-images", help="Leave unreadable images out.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
-
-class Listed(str, Enum):
-    models, recipes, methods, datasets = "models", "recipes", "methods", "datasets"
+AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress, only results and errors.")]
 
 
 def _version(asked: bool) -> None:
@@ -52,25 +73,88 @@ def _version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def _options(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
     """Grow Vision Transformers from scratch on small image datasets."""
+    if context.invoked_subcommand is None:
+        print(context.get_help())
 
 
-@app.command()
+@app.command(rich_help_panel=MAKE)
+def demo(
+    out: Annotated[Path, typer.Option(help="Where the runs go. The same one again goes on.")] = Path("vitling-demo"),
+    open_page: Annotated[
+        bool | None,
+        typer.Option("--open/--no-open", help="Open the page in a browser; default: where there is a screen."),
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """See the whole story in two minutes, offline: two models learn digits, are compared, and explained."""
+    from vitling import terminal
+    from vitling.demo import DATA
+    from vitling.demo import demo as run_demo
+    from vitling.plan import plan as make_plan
+
+    terminal.show_demo_plan(make_plan(DATA, brief=True), quiet)
+    with terminal.show_study(quiet) as listener:
+        story = run_demo(out, listener=listener, on_progress=terminal.show_counting(listener))
+    terminal.show_story(story)
+    terminal.open_page(story.diagnosis, open_page)
+
+
+@app.command(rich_help_panel=MAKE)
+def plan(
+    data: Data,
+    settings: Changes = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(help="Plan for this recipe instead of choosing one.", autocompletion=completion.recipes),
+    ] = None,
+    budget: Budget = None,
+    save: Annotated[Path | None, typer.Option(help="Write the recipe into this new YAML file.")] = None,
+    threads: Threads = None,
+    data_root: DataRoot = None,
+    memory_gb: MemoryGb = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Look at the data and the machine; say what would be trained, why, and how long it takes."""
+    from vitling import terminal
+    from vitling.recipe import load_recipe, override, save_recipe
+
+    budget_seconds = terminal.parse_duration(budget) if budget else None
+    chosen = override(load_recipe(recipe), settings or []) if recipe else None
+    if save and save.exists():
+        raise UserError(f"{save} exists; --save writes a new file, so choose another name.")
+
+    from vitling.plan import plan as make_plan
+
+    with terminal.show_progress(quiet or as_json) as on_progress:
+        where = dict(threads=threads, reading=_reading(data_root, memory_gb, None), on_progress=on_progress)
+        planned = make_plan(data, settings or [], recipe=chosen, budget_seconds=budget_seconds, **where)
+    if save:
+        save_recipe(override(planned.recipe, {"data": _absolute(data)}), save)
+    print(planned.to_json()) if as_json else terminal.show_plan(planned, data, settings or [], save)
+
+
+@app.command(rich_help_panel=MAKE)
 def train(
     data: Data,
     settings: Changes = None,
     recipe: Annotated[
-        str | None, typer.Option(help="A name, a YAML file or a run; default: what `vitling plan` says.")
+        str | None,
+        typer.Option(
+            help="A name, a YAML file or a run; default: what `vitling plan` says.", autocompletion=completion.recipes
+        ),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The run directory. The same one again resumes the run.")] = None,
     budget: Budget = None,
-    precision: Annotated[str, typer.Option(help="no (float32), bf16 or fp16.")] = "no",
+    precision: Precision = "no",
     threads: Threads = None,
     data_root: DataRoot = None,
     memory_gb: MemoryGb = None,
@@ -79,9 +163,9 @@ def train(
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Log to TensorBoard.")] = False,
     wandb: Annotated[bool, typer.Option("--wandb", help="Log to Weights & Biases.")] = False,
     mlflow: Annotated[bool, typer.Option("--mlflow", help="Log to MLflow.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Train a model on a dataset."""
+    """Train a model from scratch; the same command again resumes it."""
     from vitling import terminal
     from vitling.recipe import load_recipe, override
 
@@ -126,66 +210,51 @@ def train(
             listener.say(f"page: {page}")
 
 
-@app.command()
-def plan(
-    data: Data,
-    settings: Changes = None,
-    recipe: Annotated[str | None, typer.Option(help="Plan for this recipe instead of choosing one.")] = None,
-    budget: Budget = None,
-    save: Annotated[Path | None, typer.Option(help="Write the recipe into this new YAML file.")] = None,
-    threads: Threads = None,
-    data_root: DataRoot = None,
-    memory_gb: MemoryGb = None,
-    as_json: AsJson = False,
-) -> None:
-    """Look at the data and the machine; say what would be trained, why, and how long it takes."""
-    from vitling import terminal
-    from vitling.recipe import load_recipe, override, save_recipe
-
-    budget_seconds = terminal.parse_duration(budget) if budget else None
-    chosen = override(load_recipe(recipe), settings or []) if recipe else None
-    if save and save.exists():
-        raise UserError(f"{save} exists; --save writes a new file, so choose another name.")
-
-    from vitling.plan import plan as make_plan
-
-    with terminal.show_progress(quiet=as_json) as on_progress:
-        where = dict(threads=threads, reading=_reading(data_root, memory_gb, None), on_progress=on_progress)
-        planned = make_plan(data, settings or [], recipe=chosen, budget_seconds=budget_seconds, **where)
-    if save:
-        save_recipe(override(planned.recipe, {"data": _absolute(data)}), save)
-    print(planned.to_json()) if as_json else terminal.show_plan(planned, data, settings or [], save)
-
-
-@app.command()
+@app.command(rich_help_panel=MAKE)
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="A run directory.")],
+    run: RunDir,
     data: Annotated[
-        str | None, typer.Argument(help="Other data with the same classes; default: the run's own.")
+        str | None,
+        typer.Argument(
+            metavar="DATA",
+            help="Other data with the same classes; default: the run's own.",
+            autocompletion=completion.data,
+        ),
     ] = None,
-    split: Annotated[str, typer.Option(help="test, val or train.")] = "test",
-    weights: Annotated[str, typer.Option(help="best or last.")] = "best",
+    split: Split = "test",
+    weights: Weights = "best",
     data_root: DataRoot = None,
     memory_gb: MemoryGb = None,
     workers: Workers = None,
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Top-1 and top-5, macro-F1, accuracy per class, confusion matrix, calibration."""
+    """Measure a run: top-1 and top-5 with intervals, macro-F1, each class, confusion matrix, calibration."""
     from vitling import terminal
     from vitling.evaluate import evaluate as run_evaluation
 
-    with terminal.show_progress(quiet=as_json) as on_progress:
+    with terminal.show_progress(quiet or as_json) as on_progress:
         reading = _reading(data_root, memory_gb, workers)
         result = run_evaluation(run, data, split=split, which=weights, reading=reading, on_progress=on_progress)
     print(result.to_json()) if as_json else terminal.show_evaluation(result, run)
 
 
-@app.command()
+@app.command(rich_help_panel=MAKE)
 def predict(
-    model: Annotated[str, typer.Argument(help="A run, an .onnx file, an exported folder or hf-hub:OWNER/NAME.")],
-    images: Annotated[list[str], typer.Argument(help="Image files and folders; - reads paths from standard input.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN",
+            help="A run, an .onnx file, an exported folder or hf-hub:OWNER/NAME.",
+            autocompletion=completion.runs,
+        ),
+    ],
+    images: Annotated[
+        list[str],
+        typer.Argument(metavar="IMAGE", help="Image files and folders; - reads paths from standard input."),
+    ],
     top: Annotated[int, typer.Option(min=1, help="Classes per image.")] = 3,
-    weights: Annotated[str, typer.Option(help="best or last.")] = "best",
+    weights: Weights = "best",
     raw_probabilities: Annotated[
         bool, typer.Option("--raw-probabilities", help="As the model gives them, not calibrated on validation images.")
     ] = False,
@@ -193,12 +262,13 @@ def predict(
     null: Annotated[
         bool, typer.Option("--null", help="Paths on standard input end in NUL, as of find -print0.")
     ] = False,
-    skip_bad_images: Annotated[bool, typer.Option("--skip-bad-images", help="Leave unreadable images out.")] = False,
+    skip_bad_images: SkipBadImages = False,
     data_root: DataRoot = None,
     as_json: AsJson = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    as_csv: AsCsv = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Your class names and their probabilities, for files and folders."""
+    """Name the classes of images, with calibrated probabilities."""
     from vitling import terminal
 
     if as_json and as_csv:
@@ -212,92 +282,98 @@ def predict(
     named = [
         path for given in images for path in (read_paths(sys.stdin.buffer, null=null) if given == "-" else [given])
     ]
-    with terminal.show_progress(quiet=as_json or as_csv) as on_progress:
+    with terminal.show_progress(quiet or as_json or as_csv) as on_progress:
         options = dict(top=top, which=weights, calibrated=not raw_probabilities, attention=attention)
         common = dict(reading=_reading(data_root, None, None), say=terminal.note, on_progress=on_progress)
         predictions = run_prediction(model, named, skip_bad_images=skip_bad_images, **options, **common)
     terminal.show_predictions(predictions, "json" if as_json else "csv" if as_csv else "table")
 
 
-@app.command()
+@app.command(rich_help_panel=MAKE)
 def export(
-    run: Annotated[Path, typer.Argument(help="A run directory.")],
-    to: Annotated[str, typer.Option(help="onnx, timm (a folder) or hf (a folder for the Hugging Face hub).")] = "onnx",
+    run: RunDir,
+    to: Annotated[
+        str,
+        typer.Option(
+            help="onnx, timm (a folder) or hf (a folder for the Hugging Face hub).",
+            autocompletion=completion.one_of("onnx", "timm", "hf"),
+        ),
+    ] = "onnx",
     out: Annotated[Path | None, typer.Option(help="The file or folder to write; default: in the run.")] = None,
-    weights: Annotated[str, typer.Option(help="best or last.")] = "best",
+    weights: Weights = "best",
     raw_input: Annotated[
         bool, typer.Option("--raw-input", help="ONNX that takes normalised floats instead of uint8 pixels.")
     ] = False,
     push: Annotated[str | None, typer.Option(metavar="OWNER/NAME", help="Upload the hf folder to the hub.")] = None,
     data_root: DataRoot = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
-    """ONNX, or a folder with a model card for timm and the hub; compared with the run's model before it is written."""
+    """Write ONNX, or a folder with a model card for timm and the hub, compared with the run's model before."""
     from vitling import terminal
     from vitling.export import export as write_export
 
-    with terminal.show_progress() as on_progress:
+    with terminal.show_progress(quiet or as_json) as on_progress:
         options = dict(which=weights, raw_input=raw_input, push=push, reading=_reading(data_root, None, None))
         exported = write_export(run, to, out, on_progress=on_progress, **options)
-    terminal.show_exported(exported)
+    print(exported.to_json()) if as_json else terminal.show_exported(exported)
 
 
-@app.command()
+@app.command("app", rich_help_panel=MAKE)
+def serve_app(
+    run: RunDir,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the page; 0 takes any that is free.")] = 7860,
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 lets other computers in.")] = "127.0.0.1",
+    weights: Weights = "best",
+    data_root: DataRoot = None,
+    quiet: Quiet = False,
+) -> None:
+    """Serve a page to drop an image on: its class, attention, the training images most like it."""
+    from vitling import terminal
+    from vitling.app import bind, open_viewer, serve
+
+    listener = bind(host, port)
+    with terminal.show_progress(quiet) as on_progress:
+        viewer = open_viewer(run, which=weights, reading=_reading(data_root, None, None), on_progress=on_progress)
+    serve(viewer, listener, ready=terminal.show_address)
+
+
+@app.command(rich_help_panel=LEARN)
 def diagnose(
-    run: Annotated[str, typer.Argument(help="A run, a model of timm, or local-dir:FOLDER.")],
-    other: Annotated[str | None, typer.Argument(metavar="[RUN2]", help="A second one to compare with.")] = None,
-    data: Annotated[str | None, typer.Option(help="Images to look at; default: the run's own, held out.")] = None,
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN", help="A run, a model of timm, or local-dir:FOLDER.", autocompletion=completion.runs
+        ),
+    ],
+    other: Annotated[
+        str | None,
+        typer.Argument(metavar="RUN2", help="A second one to compare with.", autocompletion=completion.runs),
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(help="Images to look at; default: the run's own, held out.", autocompletion=completion.data),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="The page; default: diagnosis.html in the run.")] = None,
     images: Annotated[int, typer.Option(min=1, help="How many images to look at.")] = 512,
-    weights: Annotated[str, typer.Option(help="best or last.")] = "best",
+    weights: Weights = "best",
     data_root: DataRoot = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Why it trains as it does: CKA, attention, features, calibration, and a verdict on one HTML page."""
+    """Say why a model, or one of two, is as good as it is: CKA, attention, features, a verdict on one page."""
     from vitling import terminal
     from vitling.diagnose.diagnosis import diagnose as measure
     from vitling.diagnose.diagnosis import write_diagnosis
 
-    with terminal.show_progress() as on_progress:
+    with terminal.show_progress(quiet or as_json) as on_progress:
         reading = _reading(data_root, None, None)
         results = measure(run, other, data, images=images, which=weights, reading=reading, on_progress=on_progress)
         page = write_diagnosis(results, out, on_progress=on_progress)
-    terminal.show_verdict(results, page)
+    print(page.with_suffix(".json").read_text()) if as_json else terminal.show_verdict(results, page)
 
 
-@app.command()
-def relabel(
-    annotator: Annotated[
-        str, typer.Argument(metavar="RUN", help="A run, a model of timm, or a folder of the authors' .pt maps.")
-    ],
-    data: Annotated[str, typer.Argument(help="What to label: the data that will be trained on.")],
-    out: Annotated[Path | None, typer.Option(help="Folder for the maps; the same one again goes on.")] = None,
-    size: Annotated[str | None, typer.Option(help="Image size that the annotator sees, such as 64 or 64x96.")] = None,
-    fit: Annotated[str | None, typer.Option(help="resize, pad or crop; default: as the annotator was trained.")] = None,
-    top_k: Annotated[int, typer.Option(help="Classes kept per cell.")] = 5,
-    weights: Annotated[str, typer.Option(help="best or last.")] = "best",
-    raw_scores: Annotated[
-        bool, typer.Option("--raw-scores", help="Store logits as they are, like the release.")
-    ] = False,
-    authors: Annotated[Path | None, typer.Option(help="Also write the authors' .pt files into this folder.")] = None,
-    skip_bad_images: Annotated[bool, typer.Option("--skip-bad-images", help="Leave unreadable images out.")] = False,
-    data_root: DataRoot = None,
-) -> None:
-    """Label maps for method=token_labeling, from any trained model."""
-    from vitling import terminal
-    from vitling.relabel import export_to_authors
-    from vitling.relabel import relabel as write_maps
-
-    out = out or Path("labels") / re.sub(r"[^\w.-]+", "-", f"{Path(data).stem}-{Path(annotator).name}")
-    options = dict(which=weights, size=terminal.parse_size(size), fit=fit, top_k=top_k, raw_scores=raw_scores)
-    reading, bad = _reading(data_root, None, None), "skip" if skip_bad_images else "error"
-    with terminal.show_progress() as on_progress:
-        common = dict(on_bad_image=bad, reading=reading, on_progress=on_progress)
-        maps = write_maps(annotator, data, out, say=print, **options, **common)
-        if authors:
-            export_to_authors(maps, data, authors, **common)
-    print(f"next: vitling train {data} method=token_labeling method_args.labels={maps.folder} model=lvvit_nano")
-
-
-@app.command()
+@app.command(rich_help_panel=LEARN)
 def study(
     recipes: Annotated[
         list[str],
@@ -305,27 +381,35 @@ def study(
             metavar="RECIPE... [KEY=VALUE]...",
             help='Names, YAML files or runs; with settings and a name of its own: "plain: digits/vit_nano epochs=5". '
             "Settings that stand alone are for all.",
+            autocompletion=completion.recipes_and_settings,
         ),
     ],
-    data: Annotated[str | None, typer.Option(help="Data for all recipes; default: each recipe's own.")] = None,
-    seeds: Annotated[str, typer.Option(help="How many, or which: 5, or 0,3,7.")] = "3",
-    fractions: Annotated[str, typer.Option(help="Parts of the training images, such as 0.1,0.5,1.")] = "1",
-    budget: Annotated[
-        str | None, typer.Option(help="Equal wall time per run, such as 5m; epochs follow from measured speed.")
+    data: Annotated[
+        str | None,
+        typer.Option(help="Data for all recipes; default: each recipe's own.", autocompletion=completion.data),
     ] = None,
+    seeds: Seeds = "3",
+    fractions: Annotated[str, typer.Option(help="Parts of the training images, such as 0.1,0.5,1.")] = "1",
+    budget: EqualTime = None,
     out: Annotated[Path, typer.Option(help="The study's folder. The same one again goes on.")] = Path("study"),
-    split: Annotated[str, typer.Option(help="test (once per run), or val for making choices.")] = "test",
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at the same time, each in a process of its own.")] = 1,
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of each run.")] = None,
-    precision: Annotated[str, typer.Option(help="no (float32), bf16 or fp16.")] = "no",
+    split: Annotated[
+        str,
+        typer.Option(
+            help="test (once per run), or val for making choices.", autocompletion=completion.one_of("test", "val")
+        ),
+    ] = "test",
+    jobs: Jobs = 1,
+    threads: ThreadsOfEach = None,
+    precision: Precision = "no",
     data_root: DataRoot = None,
     memory_gb: MemoryGb = None,
     workers: Workers = None,
     as_json: AsJson = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    as_csv: AsCsv = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print a Markdown table.")] = False,
+    quiet: Quiet = False,
 ) -> None:
-    """Compare recipes over seeds and data sizes: mean ± 95 % CI, paired differences, one page.
+    """Compare recipes over seeds and data sizes: mean ± 95 % interval, paired differences, one page.
 
     Exit code 1: some runs failed, and the table says why.
     """
@@ -346,7 +430,7 @@ def study(
         for name, recipe in chosen.items()
     }
     where = Settings(precision=precision, threads=threads, reading=_reading(data_root, memory_gb, workers))
-    with terminal.show_study(quiet=as_json or as_csv or as_markdown) as listener:
+    with terminal.show_study(quiet or as_json or as_csv or as_markdown) as listener:
         result = run_study(chosen, out, **plan, split=split, jobs=jobs, settings=where, listener=listener)
     if as_json or as_csv or as_markdown:
         print(result.to_json() if as_json else result.to_csv() if as_csv else result.to_markdown(), end="")
@@ -356,34 +440,47 @@ def study(
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(rich_help_panel=LEARN)
 def reproduce(
     name: Annotated[
-        str | None, typer.Argument(metavar="[PAPER/TABLE]", help="Such as dhvt/table6 or t2t/fig1; none lists all.")
+        str | None,
+        typer.Argument(
+            metavar="PAPER/TABLE",
+            help="Such as dhvt/table6 or t2t/fig1; none lists all.",
+            autocompletion=completion.tables,
+        ),
     ] = None,
     scale: Annotated[
-        str, typer.Option(help="paper (the published setting: a GPU and its data) or nano (minutes on a CPU).")
+        str,
+        typer.Option(
+            help="paper (the published setting: a GPU and its data) or nano (minutes on a CPU).",
+            autocompletion=completion.one_of("paper", "nano"),
+        ),
     ] = "paper",
     rows: Annotated[str, typer.Option(help="Only these rows: names or parts of names, as in DHVT-T,DeiT.")] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and its time; train nothing.")] = False,
-    seeds: Annotated[str, typer.Option(help="How many, or which: 5, or 0,3,7.")] = "3",
+    seeds: Seeds = "3",
     data: Annotated[
-        str | None, typer.Option(help="nano: any small data (default digits); paper: ImageNet's folder.")
+        str | None,
+        typer.Option(
+            help="nano: any small data (default digits); paper: ImageNet's folder.", autocompletion=completion.data
+        ),
     ] = None,
-    budget: Annotated[str | None, typer.Option(help="Equal wall time per run, such as 2m.")] = None,
+    budget: EqualTime = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of every run; schedules shrink with them.")] = None,
     out: Annotated[Path | None, typer.Option(help="The study's folder. The same one again goes on.")] = None,
     runs: Annotated[Path | None, typer.Option(help="Figures: draw this study instead of training one.")] = None,
-    jobs: Annotated[int, typer.Option(min=1, help="Runs at the same time, each in a process of its own.")] = 1,
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of each run.")] = None,
-    precision: Annotated[str, typer.Option(help="no (float32), bf16 or fp16.")] = "no",
+    jobs: Jobs = 1,
+    threads: ThreadsOfEach = None,
+    precision: Precision = "no",
     data_root: DataRoot = None,
     memory_gb: MemoryGb = None,
     workers: Workers = None,
     list_all: Annotated[bool, typer.Option("--list", help="All tables and figures, a line each.")] = False,
     as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
-    """A table or figure of one of the five papers: its rows trained here, the paper's numbers beside ours.
+    """Train the rows of a table or figure of one of the five papers; the paper's numbers stand beside ours.
 
     Exit code 1: some runs failed, and the table says why.
     """
@@ -406,12 +503,12 @@ def reproduce(
     if dry_run:
         from vitling.reproduce import preview
 
-        with terminal.show_progress(quiet=as_json) as on_progress:
+        with terminal.show_progress(quiet or as_json) as on_progress:
             result = preview(name, **asked, on_progress=on_progress)
         print(result.to_json()) if as_json else terminal.show_reproduction(result)
         return
     asked |= dict(jobs=jobs, command=_command())
-    with terminal.show_study(quiet=as_json) as listener:
+    with terminal.show_study(quiet or as_json) as listener:
         asked |= dict(listener=listener, on_progress=terminal.show_counting(listener))
         if is_figure(name):
             from vitling.figures import draw_figure
@@ -429,52 +526,86 @@ def reproduce(
         raise typer.Exit(1)
 
 
-@app.command("app")
-def serve_app(
-    run: Annotated[Path, typer.Argument(help="A run directory.")],
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes any that is free.")] = 7860,
-    host: Annotated[str, typer.Option(help="0.0.0.0 lets other computers in.")] = "127.0.0.1",
-    weights: Annotated[str, typer.Option(help="best or last.")] = "best",
+@app.command(rich_help_panel=PARTS)
+def relabel(
+    annotator: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN",
+            help="A run, a model of timm, or a folder of the authors' .pt maps.",
+            autocompletion=completion.runs,
+        ),
+    ],
+    data: Data,
+    out: Annotated[Path | None, typer.Option(help="Folder for the maps; the same one again goes on.")] = None,
+    size: Annotated[str | None, typer.Option(help="Image size that the annotator sees, such as 64 or 64x96.")] = None,
+    fit: Annotated[
+        str | None,
+        typer.Option(
+            help="resize, pad or crop; default: as the annotator was trained.",
+            autocompletion=completion.one_of("resize", "pad", "crop"),
+        ),
+    ] = None,
+    top_k: Annotated[int, typer.Option(help="Classes kept per cell.")] = 5,
+    weights: Weights = "best",
+    raw_scores: Annotated[
+        bool, typer.Option("--raw-scores", help="Store logits as they are, like the release.")
+    ] = False,
+    authors: Annotated[Path | None, typer.Option(help="Also write the authors' .pt files into this folder.")] = None,
+    skip_bad_images: SkipBadImages = False,
     data_root: DataRoot = None,
+    quiet: Quiet = False,
 ) -> None:
-    """A page in your browser to drop an image on: class, attention, the training images most like it."""
+    """Write label maps for method=token_labeling, from any trained model."""
     from vitling import terminal
-    from vitling.app import bind, open_viewer, serve
+    from vitling.relabel import export_to_authors
+    from vitling.relabel import relabel as write_maps
 
-    listener = bind(host, port)
-    with terminal.show_progress() as on_progress:
-        viewer = open_viewer(run, which=weights, reading=_reading(data_root, None, None), on_progress=on_progress)
-    serve(viewer, listener, ready=terminal.show_address)
+    out = out or Path("labels") / re.sub(r"[^\w.-]+", "-", f"{Path(data).stem}-{Path(annotator).name}")
+    options = dict(which=weights, size=terminal.parse_size(size), fit=fit, top_k=top_k, raw_scores=raw_scores)
+    reading, bad = _reading(data_root, None, None), "skip" if skip_bad_images else "error"
+    with terminal.show_progress(quiet) as on_progress:
+        common = dict(on_bad_image=bad, reading=reading, on_progress=on_progress)
+        maps = write_maps(annotator, data, out, say=print, **options, **common)
+        if authors:
+            export_to_authors(maps, data, authors, **common)
+    print(f"next: vitling train {data} method=token_labeling method_args.labels={maps.folder} model=lvvit_nano")
 
 
-@app.command("list")
+@app.command("list", rich_help_panel=PARTS)
 def list_names(
-    what: Annotated[Listed, typer.Argument(help="models, recipes, methods or datasets")],
-    pattern: Annotated[str, typer.Argument(help="Only names that contain this.")] = "",
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="WHAT",
+            help="models, recipes, methods or datasets.",
+            autocompletion=completion.one_of("models", "recipes", "methods", "datasets"),
+        ),
+    ],
+    pattern: Annotated[str, typer.Argument(metavar="PATTERN", help="Only names that contain this.")] = "",
+    as_json: AsJson = False,
 ) -> None:
-    """Names that the other commands take."""
+    """List the names that the other commands take."""
     from vitling import terminal
 
-    terminal.show_names(what.value, pattern)
+    terminal.show_names(what, pattern, as_json)
 
 
-@app.command()
-def show(recipe: Annotated[str, typer.Argument(help="A recipe's name, a YAML file or a run.")]) -> None:
-    """A recipe, as the YAML that --recipe takes."""
-    from vitling.recipe import load_recipe, to_yaml
-
-    print(to_yaml(load_recipe(recipe)), end="")
-
-
-@app.command()
-def demo(
-    out: Annotated[Path, typer.Option(help="Where the runs go.")] = Path("vitling-demo"),
+@app.command(rich_help_panel=PARTS)
+def show(
+    recipe: Annotated[
+        str,
+        typer.Argument(
+            metavar="RECIPE", help="A recipe's name, a YAML file or a run.", autocompletion=completion.recipes
+        ),
+    ],
+    as_json: AsJson = False,
 ) -> None:
-    """Two minutes on a laptop, offline: a small ViT learns handwritten digits."""
-    from vitling import terminal
-    from vitling.demo import run_demo
+    """Show a recipe, as the YAML that --recipe takes."""
+    from vitling.recipe import load_recipe, to_dict, to_yaml
 
-    run_demo(out, terminal)
+    shown = load_recipe(recipe)
+    print(json.dumps(to_dict(shown), indent=1, ensure_ascii=False) if as_json else to_yaml(shown).rstrip())
 
 
 def _reading(root: Path | None, memory_gb: float | None, workers: int | None):
@@ -497,17 +628,23 @@ def _absolute(data: str) -> str:
 
 
 def main() -> None:
-    """Run the command; a UserError is one line and exit code 2."""
+    """Run the command; what the user can mend is one line and exit code 2."""
     try:
-        app()
+        code = app(standalone_mode=False)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        sys.exit(130)
+    except UsageError as error:
+        text = error.format_message().strip()
+        text = text[:1].lower() + text[1:] + ("" if text.endswith((".", "?")) else ".")
+        print(f"error: {text} See `{error.ctx.command_path if error.ctx else 'vitling'} --help`.", file=sys.stderr)
+        sys.exit(2)
     except BrokenPipeError:  # `vitling list models | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return
+    if code == 130:  # Ctrl-C
+        print("interrupted", file=sys.stderr)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

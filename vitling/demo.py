@@ -1,34 +1,64 @@
-"""The demo: a small ViT learns handwritten digits on a CPU, offline, in under two minutes."""
+"""The demo: a plain ViT and a DHVT with its agent learn handwritten digits. Which is better, is that certain, and why?"""
 
+import json
+from dataclasses import dataclass
 from pathlib import Path
 
-from vitling.evaluate import evaluate
-from vitling.recipe import load_recipe
-from vitling.report import write_run_page
-from vitling.train import train
+from vitling.compare import Comparison, compare
+from vitling.diagnose.diagnosis import Progress, diagnose_run
+from vitling.errors import UserError
+from vitling.evaluate import Evaluation, read_evaluation
+from vitling.listener import StudyListener
+from vitling.recipe import Recipe, load_recipe, override
+from vitling.run import Run
+from vitling.study import study
+from vitling.study_results import evaluation_file
+
+DATA = "digits"
 
 
-def run_demo(out: Path, terminal) -> None:
-    """Train the digits recipe into `out` (again: resume or reuse it), evaluate it once, say what to try next."""
-    recipe = load_recipe("digits/vit_nano")
-    run_dir = Path(out) / "vit_nano"
-    with terminal.show_training() as listener:
-        listener.say("A Vision Transformer from scratch on 1,797 handwritten digits of 8 x 8 pixels.\n")
-        run = train(recipe, run_dir, listener=listener)
-    if not run.finished:
-        return
-    page = write_run_page(run)
-    result = evaluate(run)
-    low, high = result.top1_interval
-    terminal.console.print(
-        f"\nTest accuracy [bold]{100 * result.top1:.1f} %[/] on {result.images} digits that it never saw "
-        f"(95 % interval {100 * low:.1f} to {100 * high:.1f}), trained in {terminal.duration(run.info['wall_seconds'])}.\n\n"
-        f"Curves, confusion and mistakes: {page}\n\n"
-        "What to try next:\n"
-        f"  vitling evaluate {run_dir}            every number, per class\n"
-        f"  vitling diagnose {run_dir}            why it is no better, on one page\n"
-        "  vitling train digits --recipe digits/dhvt_nano      an architecture for small data\n"
-        "  vitling train path/to/your/folder                   one subfolder of images per class\n"
-        "  vitling list recipes",
-        soft_wrap=True,
-    )
+@dataclass(frozen=True)
+class Contender:
+    """One of the two models, after training."""
+
+    name: str
+    run: Run
+    evaluation: Evaluation  # on the test split
+    verdict: str  # of the diagnosis, in a sentence
+
+
+@dataclass(frozen=True)
+class Story:
+    """What the demo found."""
+
+    first: Contender
+    second: Contender
+    comparison: Comparison
+    diagnosis: Path  # the page
+
+
+def contenders() -> dict[str, Recipe]:
+    """The two recipes, with epochs that take about the same time: one with an agent trains two networks."""
+    agent = ["method=bootstrap", "epochs=10", "optim.warmup_epochs=2"]
+    return {
+        "plain ViT": load_recipe("digits/vit_nano"),
+        "DHVT with agent": override(load_recipe("digits/dhvt_nano"), agent),
+    }
+
+
+def demo(out: str | Path, *, listener: StudyListener | None = None, on_progress: Progress | None = None) -> Story:
+    """Train both as a study of one seed, compare them on the test split image by image, and diagnose them on one page.
+
+    The same call again finds all that is there already.
+    """
+    trained = study(contenders(), out, seeds=1, listener=listener)
+    runs = list(trained.runs.values())
+    evaluations = [read_evaluation(run) for run in runs]
+    page = trained.folder / "diagnosis.html"
+    if trained.failures:
+        raise UserError("; ".join(trained.failures.values()))
+    if not page.exists() or page.stat().st_mtime < max(evaluation_file(run).stat().st_mtime for run in runs):
+        diagnose_run(*runs, out=page, on_progress=on_progress)
+    verdicts = [measured["headline"] for measured in json.loads(page.with_suffix(".json").read_text())]
+    first, second = map(Contender, trained.names, runs, evaluations, verdicts)
+    return Story(first, second, compare(*evaluations), page)

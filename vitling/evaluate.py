@@ -38,6 +38,7 @@ class Evaluation:
     class_names: list[str]
     per_class: list[dict]  # name, images, accuracy, interval
     confusion: list[list[int]]  # rows: the truth, columns: the prediction
+    right: str = ""  # 1 or 0 per image in the split's order, so that two models can be compared image by image
     own: bool = True  # the data that the run was trained on
     weights: str = "best"
     notes: list[str] = field(default_factory=list)
@@ -174,7 +175,13 @@ def measure(logits: Tensor, labels: Tensor, class_names: list[str], *, data: str
             for name, k, n in zip(class_names, right, counts, strict=True)
         ],
         confusion=confusion.tolist(),
+        right="".join(map(str, (logits.argmax(1) == labels).int().tolist())),
     )
+
+
+def read_evaluation(run: Run) -> Evaluation:
+    """What a run reached on its own test split, as it was written when that was looked at."""
+    return Evaluation(**json.loads((run.path / "evaluation-test.json").read_text()))
 
 
 def wilson_interval(successes: int, trials: int, z: float = 1.959964) -> tuple[float, float]:

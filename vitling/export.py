@@ -6,7 +6,7 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
@@ -43,6 +43,9 @@ class Exported:
     passport: Passport
     notes: list[str] = field(default_factory=list)
     url: str | None = None  # on the hub
+
+    def to_json(self) -> str:
+        return json.dumps({**asdict(self), "path": str(self.path)}, indent=1, ensure_ascii=False)
 
 
 def export(

@@ -2,9 +2,11 @@
 
 import csv
 import json
+import os
 import re
 import sys
 import time
+import webbrowser
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -254,8 +256,8 @@ def _entry(what: str, *texts: str) -> None:
     console.print(grid)
 
 
-def _survey_rows(survey) -> list[tuple[str, str]]:
-    """What was found in the data, one line each."""
+def _count_rows(survey) -> list[tuple[str, str]]:
+    """What the data is, one line each."""
     counts = ", ".join(f"{count:,} {split}" for split, count in survey.images.items())
     least, most = (extreme(survey.class_counts, key=survey.class_counts.get) for extreme in (min, max))
     few, many = survey.class_counts[least], survey.class_counts[most]
@@ -264,11 +266,16 @@ def _survey_rows(survey) -> list[tuple[str, str]]:
     )
     sizes = [f"{height} x {width}" for height, width in dict.fromkeys((survey.smallest, survey.largest))]
     kind = {1: "grey", 3: "colour"}.get(survey.channels, f"{survey.channels} channels")
-    rows = [
+    return [
         ("data", f"{survey.name}: {counts} images"),
         ("classes", f"{len(survey.class_counts):,}, {balance}"),
         ("images", f"{' to '.join(sizes)} pixels, {kind}, {survey.bits} bits"),
     ]
+
+
+def _survey_rows(survey) -> list[tuple[str, str]]:
+    """What was found in the data, one line each."""
+    rows = _count_rows(survey)
     if survey.looked_at < survey.total - len(survey.unreadable):
         rows.append(("looked at", f"{survey.looked_at:,} of them, evenly spaced; what follows is about those"))
     if survey.unreadable:
@@ -541,6 +548,72 @@ def show_verdict(results: list, page: Path) -> None:
     console.print(f"page: {page}    (numbers beside it: .json, .npz)", markup=False, soft_wrap=True)
 
 
+def show_demo_plan(plan, quiet: bool = False) -> None:
+    """The first part of the demo: what is in the data, and the choice that the rest is about."""
+    if quiet:
+        return
+    _heading(f"1. Look at the data    (vitling plan {plan.recipe.data})")
+    for what, text in _count_rows(plan.survey):
+        _entry(what, text)
+    family = plan.choices[0]
+    _entry(family.what, family.reason)
+    _heading(
+        "\n2. Train a plain ViT, and one with convolutions (DHVT) and an agent that teaches it, for about the same time"
+    )
+
+
+def show_story(story) -> None:
+    """The end of the demo: who is better, whether that is certain, why, and what to try next."""
+    first, second, comparison = story.first, story.second, story.comparison
+    _heading(f"\n3. Compare them on {first.evaluation.images} digits that neither has seen")
+    head = ["model", "test accuracy", "95 % interval", "parameters", "epochs", "time"]
+    cells = []
+    for contender in (first, second):
+        info, result = contender.run.info, contender.evaluation
+        low, high = result.top1_interval
+        measured = [percent(result.top1), f"{100 * low:.1f} to {100 * high:.1f}"]
+        cost = [f"{info['parameters']:,}", str(info["epochs_trained"]), duration(info["wall_seconds"])]
+        cells.append([contender.name, *measured, *cost])
+    _print_whole(head, cells)
+    better, worse = (first, second) if comparison.only_first > comparison.only_second else (second, first)
+    counts = sorted((comparison.only_first, comparison.only_second), reverse=True)
+    certain = (
+        f"so {better.name} is better, and that is no luck"
+        if comparison.certain
+        else "so which is better cannot be told from so few images"
+    )
+    lines = [
+        f"Only {better.name} is right on {counts[0]} digits, only {worse.name} on {counts[1]}: {certain} "
+        f"(p = {comparison.p_value:.2g}, McNemar's exact test).",
+        "That holds for these two models; another seed makes others, and `vitling study` compares over several.",
+    ]
+    console.print("\n".join(lines), soft_wrap=True, markup=False)
+    _heading("\n4. Say why    (vitling diagnose)")
+    best = better.run.path
+    lines = [f"{contender.name}: {contender.verdict}" for contender in (first, second)]
+    lines += [
+        f"page: {story.diagnosis}",
+        "",
+        "What to try next:",
+        f"  vitling evaluate {best}    every number, per class",
+        f"  vitling export {best}      ONNX, checked before it is written",
+        "  vitling plan path/to/your/images     one subfolder per class; then vitling train, the same way",
+        "  vitling list recipes",
+    ]
+    console.print("\n".join(lines), soft_wrap=True, markup=False)
+
+
+def _heading(text: str) -> None:
+    console.print(text, style="bold", markup=False, soft_wrap=True)
+
+
+def open_page(page: Path, wanted: bool | None) -> None:
+    """Open a page in the browser if that is wanted; if nothing was said, where somebody sits at a screen."""
+    screen = sys.platform in ("darwin", "win32") or bool({"DISPLAY", "WAYLAND_DISPLAY"} & set(os.environ))
+    if wanted or (wanted is None and screen and console.is_terminal and "CI" not in os.environ):
+        webbrowser.open(page.resolve().as_uri())
+
+
 def show_predictions(predictions: list, form: str) -> None:
     """Print predictions as a table, JSON or CSV; images that were skipped end up on standard error, with the reason."""
     seen = [p for p in predictions if p.skipped is None]
@@ -595,12 +668,17 @@ def show_address(address: str, notes: list[str]) -> None:
     console.print(f"open {address} in a browser and drop an image on it; Ctrl-C ends it", soft_wrap=True, markup=False)
 
 
-def show_names(what: str, pattern: str) -> None:
+def show_names(what: str, pattern: str, as_json: bool = False) -> None:
     """Names and a line about each; the first line of a docstring is that line."""
-    rows = {"models": _models, "recipes": _recipes, "methods": _methods, "datasets": _datasets}[what]()
-    rows = [row for row in rows if pattern in row[0]]
+    kinds = {"models": _models, "recipes": _recipes, "methods": _methods, "datasets": _datasets}
+    if what not in kinds:
+        raise UserError(f"there is no list of {what}. {did_you_mean(what, kinds)}")
+    rows = [row for row in kinds[what]() if pattern in row[0]]
     if not rows:
         raise UserError(f"no {what} called '{pattern}'; `vitling list {what}` shows all.")
+    if as_json:
+        print(json.dumps(dict(rows), indent=1, ensure_ascii=False))
+        return
     width = max(len(name) for name, _ in rows)
     for name, text in rows:
         print(f"{name:<{width}}  {text}".rstrip())

@@ -186,11 +186,3 @@ def test_data_larger_than_the_limit_is_streamed_with_the_same_result(photographs
         for path in (tmp_path / "streamed", run)
     )
     assert [r["train_loss"] for r in streamed] == pytest.approx([r["train_loss"] for r in resident], rel=1e-6)
-
-
-def test_the_demo_tells_its_story(tmp_path):
-    result = start("demo", "--out", tmp_path / "demo", cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
-    assert "Test accuracy" in result.stdout
-    assert "What to try next" in result.stdout
-    assert json.loads((tmp_path / "demo" / "vit_nano" / "evaluation-test.json").read_text())["top1"] > 0.9

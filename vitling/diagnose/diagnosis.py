@@ -21,7 +21,7 @@ from vitling.diagnose.health import Gap, generalisation_gap
 from vitling.diagnose.match import Match, match_layers
 from vitling.diagnose.sharpness import loss_sharpness
 from vitling.diagnose.single_pass import Measurements, measure
-from vitling.diagnose.subject import Pictures, Source, Subject, open_subjects
+from vitling.diagnose.subject import Pictures, Source, Subject, open_subjects, tell_apart
 from vitling.errors import UserError
 from vitling.evaluate import Evaluation
 from vitling.evaluate import measure as evaluate_logits
@@ -86,7 +86,7 @@ def diagnose(
     first, second, pictures, train = open_subjects(source, other, data, images=images, which=which, reading=reading)
     subjects = [subject for subject in (first, second) if subject is not None]
     if len(subjects) == 2 and first.name == second.name:
-        first.name, second.name = f"{first.name} (1)", f"{second.name} (2)"
+        first.name, second.name = tell_apart(first, second)
     device, progress = _device(), on_progress or (lambda name, done, total: None)
     pixels = [pictures.decoded_for(subject, on_progress) for subject in subjects]
     for subject in subjects:
@@ -256,7 +256,7 @@ def _default_path(results: list[Diagnosis]) -> Path:
 
 def as_dict(d: Diagnosis) -> dict:
     """Everything that is a number or a short list of them, as plain JSON values; NaN becomes null."""
-    from vitling.diagnose.verdict import indicators
+    from vitling.diagnose.verdict import headline, indicators
 
     m = d.measurements
     return _plain(
@@ -267,6 +267,7 @@ def as_dict(d: Diagnosis) -> dict:
             "data": d.pictures.data,
             "split": d.pictures.split,
             "images": m.images,
+            "headline": headline(d),
             "verdict": [vars(finding) for finding in d.findings],
             "indicators": indicators(d),
             "accuracy": d.evaluation and d.evaluation.top1,

@@ -146,6 +146,15 @@ def _open(source: Source, run: Run | None, dataset: Dataset, which: str) -> Subj
     return Subject(_name(source), model, preprocessing_of(model, dataset), cfg.get("label_names"))
 
 
+def tell_apart(first: Subject, second: Subject) -> tuple[str, str]:
+    """Names for two of the same name: the folders in which their runs differ, as in a study, or numbers."""
+    if first.run and second.run:
+        paths = zip(*(reversed(subject.run.path.resolve().parts) for subject in (first, second)), strict=False)
+        if differing := next(((a, b) for a, b in paths if a != b), None):
+            return differing
+    return f"{first.name} (1)", f"{second.name} (2)"
+
+
 def _load(source: str) -> nn.Module:
     import timm
 
