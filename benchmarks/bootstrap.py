@@ -16,6 +16,7 @@ from pathlib import Path
 
 import timm
 import torch
+from results_page import fill
 from scipy.stats import t
 from torch import nn
 
@@ -25,9 +26,6 @@ from vitling.models.agent import create_agent
 from vitling.optim import create_optimizer
 from vitling.recipe import Optim, override
 from vitling.recipes import bootstrapping
-
-RESULTS = Path(__file__).parents[1] / "docs" / "results.md"
-BEGIN, END = "<!-- bootstrap: written by benchmarks/bootstrap.py accuracy -->", "<!-- end of bootstrap -->"
 
 
 class Step:
@@ -95,7 +93,6 @@ def accuracy(data: str, seeds: int, settings: list[str], method_settings: list[s
         lines.append(f"| {name} | {mean_and_interval(tops)} | {agent} | {statistics.mean(walls):.0f} s |")
     shown = " ".join([Path(data).name, *settings, *method_settings])
     table = [
-        BEGIN,
         "### Bootstrapping",
         "",
         f"`{chosen.model}`, {chosen.epochs} epochs, {seeds} seeds, mean ± 95 % confidence interval (Student's t); settings: `{shown}`.",
@@ -103,9 +100,8 @@ def accuracy(data: str, seeds: int, settings: list[str], method_settings: list[s
         "| network | test top-1, % | agent, validation top-1, % | wall time |",
         "|---|---|---|---|",
         *lines,
-        END,
     ]
-    write_between_markers(RESULTS, "\n".join(table))
+    fill("bootstrap", "\n".join(table))
     print("\n".join(table))
 
 
@@ -114,17 +110,6 @@ def mean_and_interval(values: list[float]) -> str:
         return f"{values[0]:.2f} (one seed)"
     half = t.ppf(0.975, len(values) - 1) * statistics.stdev(values) / len(values) ** 0.5
     return f"{statistics.mean(values):.2f} ± {half:.2f}"
-
-
-def write_between_markers(path: Path, block: str) -> None:
-    """Replace what stands between our markers; where they are not there yet, add the block at the end."""
-    text = path.read_text() if path.exists() else "# Results\n"
-    if BEGIN in text and END in text:
-        before, rest = text.split(BEGIN, 1)
-        text = before + block + rest.split(END, 1)[1]
-    else:
-        text = f"{text.rstrip()}\n\n{block}\n"
-    path.write_text(text)
 
 
 def main() -> None:

@@ -18,14 +18,13 @@ from pathlib import Path
 import numpy as np
 import timm
 import torch
+from results_page import fill
 
 from vitling.data.augment import Augment
 from vitling.data.label_maps import Header, LabelMaps
 from vitling.methods.token_labeling import TokenLabeling, annotator_recipe
 from vitling.recipe import Recipe, load_recipe, replace
 
-RESULTS = Path(__file__).parents[1] / "docs" / "results.md"
-BEGIN, END = "<!-- token labeling -->", "<!-- /token labeling -->"
 ALLOWED = 0.10
 
 # model, image size, classes, cells of the maps on a side, batch
@@ -153,18 +152,7 @@ def measure_accuracy(args) -> None:
     for name in seeds[0]:
         times = statistics.mean(seed[name][1] for seed in seeds)
         lines.append(f"| {name} | {interval([seed[name][0] for seed in seeds])} | {times:.0f} |")
-    write_results(Path(args.results), "\n".join(lines))
-
-
-def write_results(results: Path, text: str) -> None:
-    """Put the table between the markers of the page; add the section where there is none yet."""
-    page = results.read_text() if results.exists() else "# What the recipes reach\n"
-    if BEGIN not in page:
-        page = f"{page.rstrip()}\n\n## Token labeling with labels from a small CNN\n\n{BEGIN}\n{END}\n"
-    before, _, rest = page.partition(BEGIN)
-    after = rest.partition(END)[2]
-    results.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
-    print(f"wrote {results}")
+    fill("token labeling", "\n".join(lines))
 
 
 def main() -> None:
@@ -176,7 +164,6 @@ def main() -> None:
     parser.add_argument("--fraction", type=float, default=1.0)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--out", default="runs/token_labeling_benchmark", help="runs go here; again: resumed or reused")
-    parser.add_argument("--results", default=RESULTS, help="the page that gets the table")
     args = parser.parse_args()
     torch.set_num_threads(1)
     if args.what == "speed":
