@@ -56,7 +56,7 @@ Budget = Annotated[
 Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; default: one or all, as is faster.")]
 DataRoot = Annotated[Path | None, typer.Option(help="Folder that already holds a named dataset.")]
 MemoryGb = Annotated[
-    float | None, typer.Option(help="Decoded images may take so much memory; larger data is streamed.")
+    float | None, typer.Option(min=0, help="Decoded images may take so much memory; larger data is streamed.")
 ]
 Workers = Annotated[int | None, typer.Option(min=0, help="Processes that read streamed data.")]
 SkipBadImages = Annotated[bool, typer.Option("--skip-bad-images", help="Leave unreadable images out.")]
@@ -159,7 +159,7 @@ def train(
     data_root: DataRoot = None,
     memory_gb: MemoryGb = None,
     workers: Workers = None,
-    checkpoint_seconds: Annotated[float, typer.Option(help="Save for resuming this often.")] = 60.0,
+    checkpoint_seconds: Annotated[float, typer.Option(min=0, help="Save for resuming this often.")] = 60.0,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Log to TensorBoard.")] = False,
     wandb: Annotated[bool, typer.Option("--wandb", help="Log to Weights & Biases.")] = False,
     mlflow: Annotated[bool, typer.Option("--mlflow", help="Log to MLflow.")] = False,
@@ -378,7 +378,7 @@ def study(
     recipes: Annotated[
         list[str],
         typer.Argument(
-            metavar="RECIPE... [KEY=VALUE]...",
+            metavar="RECIPE|KEY=VALUE",
             help='Names, YAML files or runs; with settings and a name of its own: "plain: digits/vit_nano epochs=5". '
             "Settings that stand alone are for all.",
             autocompletion=completion.recipes_and_settings,

@@ -369,8 +369,8 @@ class PlainStudy(StudyListener):
         self.print(f"{label}: {outcome}    ({self.finished} of {self.runs} done, {self.times()})")
 
     def times(self) -> str:
-        elapsed, here = time.monotonic() - self.clock, self.finished - self.done_before
-        left = f", about {duration(elapsed / here * (self.runs - self.finished))} left" if here else ""
+        elapsed, here, todo = time.monotonic() - self.clock, self.finished - self.done_before, self.runs - self.finished
+        left = f", about {duration(elapsed / here * todo)} left" if here and todo else ""
         return f"{duration(elapsed)} elapsed{left}"
 
 
