@@ -331,7 +331,9 @@ def serve_app(
     """Serve a page to drop an image on: its class, attention, the training images most like it."""
     from vitling import terminal
     from vitling.app import bind, open_viewer, serve
+    from vitling.run import load_run
 
+    load_run(run)  # a typo is answered before anything else is tried
     listener = bind(host, port)
     with terminal.show_progress(quiet) as on_progress:
         viewer = open_viewer(run, which=weights, reading=_reading(data_root, None, None), on_progress=on_progress)

@@ -15,4 +15,4 @@ def did_you_mean(given: str, allowed: Iterable[str], *, show: int = 12) -> str:
     if near:
         return f"Did you mean {' or '.join(near)}?"
     more = f" and {len(allowed) - show} more" if len(allowed) > show else ""
-    return f"Allowed: {', '.join(allowed[:show])}{more}." if allowed else ""
+    return f"Allowed: {', '.join(allowed[:show])}{more}." if allowed and show else ""

@@ -47,6 +47,10 @@ class Run:
             return json.loads((self.path / "run.json").read_text())
         except FileNotFoundError:
             return {}
+        except json.JSONDecodeError:
+            raise UserError(
+                f"{self.path / 'run.json'} is torn: restore it from a copy, or train into another folder."
+            ) from None
 
     @property
     def class_names(self) -> list[str]:
@@ -77,6 +81,7 @@ class Run:
     def load_model(self, which: str = "best"):
         """The trained model, in eval mode, on the CPU."""
         import timm
+        from safetensors import SafetensorError
 
         import vitling.models  # noqa: F401  (registers our families)
 
@@ -85,7 +90,13 @@ class Run:
         folder = self.path / which
         if not (folder / "model.safetensors").exists():
             raise UserError(f"{self.path} has no {which} weights yet; train it further with the command that began it.")
-        return timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+        try:
+            return timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+        except (SafetensorError, RuntimeError, json.JSONDecodeError) as error:
+            reason = str(error).strip().split("\n")[0]
+            raise UserError(
+                f"the weights in {folder} cannot be loaded: {reason}. Restore them, or train again."
+            ) from None
 
     # -- claiming --------------------------------------------------------------------------------------------------
 
@@ -116,6 +127,8 @@ class Run:
         from filelock import FileLock, Timeout
 
         ours = not self.path.exists()
+        if not ours and not self.path.is_dir():
+            raise UserError(f"{self.path} is a file; choose another folder with --out.")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             lock = FileLock(self.path / ".lock", timeout=0)

@@ -18,7 +18,7 @@ from vitling.recipe import Recipe
 from vitling.run import Run
 from vitling.study_results import Key, Row, Study, evaluation_file, run_label, slug
 from vitling.study_worker import Workers
-from vitling.train import Interrupted, Settings, interruption, train
+from vitling.train import Interrupted, Settings, check_precision, interruption, train
 
 SPLITS = ("test", "val")
 
@@ -147,6 +147,7 @@ def _check_plan(recipes: dict[str, Recipe], seeds, fractions, split: str, jobs: 
         raise UserError("a study starts its runs itself; leave the launcher out and use --jobs for several at once.")
     if settings.budget_seconds:
         raise UserError("a study's budget is its own budget_seconds; leave that of the settings out.")
+    check_precision(settings.precision)
     if not recipes:
         raise UserError("a study needs at least one recipe; `vitling list recipes` shows all.")
     if split not in SPLITS:

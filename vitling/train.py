@@ -649,11 +649,15 @@ def seed_everything(*parts: object) -> None:
     random.seed(seed)
 
 
-def create_accelerator(settings: Settings, run_dir: str | Path) -> Accelerator:
-    if settings.precision not in ("no", "bf16", "fp16"):
-        raise UserError(f"--precision {settings.precision} is not one of no, bf16, fp16.")
-    if settings.precision == "fp16" and not torch.cuda.is_available():
+def check_precision(precision: str) -> None:
+    if precision not in ("no", "bf16", "fp16"):
+        raise UserError(f"--precision {precision} is not one of no, bf16, fp16.")
+    if precision == "fp16" and not torch.cuda.is_available():
         raise UserError("--precision fp16 needs a GPU; on a CPU use bf16 or no.")
+
+
+def create_accelerator(settings: Settings, run_dir: str | Path) -> Accelerator:
+    check_precision(settings.precision)
     for tracker in settings.trackers:
         if find_spec(tracker) is None:
             raise UserError(f'--{tracker} needs the package {tracker}: pip install "vitling[trackers]".')

@@ -5,6 +5,7 @@ import csv
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitling.cli import main
+from vitling.cli import app, main
 
 pytestmark = pytest.mark.slow
 
@@ -154,6 +155,56 @@ def test_wrong_commands_are_one_clear_line(tmp_path, photographs, run):
     assert "broken.png" in error("predict", run, tmp_path / "broken.png")
     assert "no models called 'nosuch'" in error("list", "models", "nosuch")
     assert not (tmp_path / "a").exists()
+
+
+def test_a_command_typed_wrongly_is_one_line_that_names_the_help(tmp_path):
+    assert error("trian") == "error: no such command 'trian'. Did you mean 'train'? See `vitling --help`."
+    assert error("train") == "error: missing argument 'DATA'. See `vitling train --help`."
+    assert "no such option: --nosuch" in error("train", "digits", "--nosuch")
+    assert "'--threads'" in error("train", "digits", "--threads", "0")
+    assert "'--threads'" in error("train", "digits", "--threads", "two")
+    for option in ("--memory-gb", "--checkpoint-seconds"):
+        assert f"'{option}'" in error("train", "digits", option, "-1", "--out", tmp_path / "a")
+    assert "no list of dogs. Allowed: datasets, methods, models, recipes." in error("list", "dogs")
+    assert not (tmp_path / "a").exists()
+
+
+def test_what_is_no_run_or_a_broken_one_is_one_clear_line(run, photographs, tmp_path):
+    broken = {name: tmp_path / name for name in ("torn", "weights")}
+    for copy in broken.values():
+        shutil.copytree(run, copy)
+    (broken["torn"] / "run.json").write_text("{")
+    (broken["weights"] / "best" / "model.safetensors").write_bytes(b"xx")
+    for command in (["evaluate"], ["predict"], ["export"], ["diagnose"]):
+        images = [photographs / "test" / "red"] if command == ["predict"] else []
+        assert "run.json is torn" in error(*command, broken["torn"], *images)
+        assert "cannot be loaded" in error(*command, broken["weights"], *images)
+    assert f"no run at {tmp_path / 'nowhere'}" in error("app", tmp_path / "nowhere")
+    assert "there is no run at nowhere" in error("diagnose", "nowhere")
+    assert error("diagnose", run, "nowhere").endswith("no model of timm is called so.")
+    (tmp_path / "file").touch()
+    for command in (["train", "digits", "--recipe", "digits/vit_nano"], ["study", "digits/vit_nano"], ["demo"]):
+        assert "is a file; choose another folder with --out" in error(*command, "--out", tmp_path / "file")
+    assert "--precision half is not one of" in error("study", "digits/vit_nano", "--precision", "half")
+    assert not (tmp_path / "study").exists()
+
+
+def test_results_are_data_with_json(run, tmp_path):
+    assert json.loads(vitling("list", "methods", "--json"))["supervised"].startswith("Cross-entropy")
+    assert json.loads(vitling("show", "digits/vit_nano", "--json"))["optim"]["warmup_epochs"] == 3
+    (diagnosis,) = json.loads(vitling("diagnose", run, "--images", "8", "--out", tmp_path, "--json"))
+    assert diagnosis["headline"]
+    assert (tmp_path / "diagnosis.html").exists()
+    exported = json.loads(vitling("export", run, "--to", "timm", "--out", tmp_path / "timm", "--json"))
+    assert exported["passport"]["class_names"] == ["blue", "red"]
+
+
+def test_every_command_that_shows_progress_can_be_quiet():
+    commands = [command.name or command.callback.__name__ for command in app.registered_commands]
+    assert commands[:4] == ["demo", "plan", "train", "evaluate"]
+    options = {command: vitling(command, "--help") for command in commands}
+    assert {command for command in commands if "--quiet" not in options[command]} == {"list", "show"}
+    assert {command for command in commands if "--json" not in options[command]} == {"demo", "train", "app", "relabel"}
 
 
 def test_another_setting_gets_a_folder_of_its_own_by_default(tmp_path, monkeypatch):

@@ -10,6 +10,8 @@ import pytest
 from rich.console import Console
 
 from vitling import terminal
+from vitling.compare import Comparison
+from vitling.demo import Contender, Story
 from vitling.evaluate import Evaluation
 from vitling.predict import Prediction
 from vitling.run import Run
@@ -134,3 +136,43 @@ def test_skipped_images_are_told_on_standard_error(form, printed, capsys):
     assert err == "skipped b.png: no such file\n"
     assert "a.png" in out + printed.getvalue()
     assert ("b.png" in out + printed.getvalue()) == (form == "json")
+
+
+def a_story(folder, only_first, only_second, p_value):
+    result = Evaluation("digits", "test", 359, 0.9, (0.86, 0.93), None, 0.9, 0.1, 0.1, [], [], [])
+    contenders = []
+    for name in ("plain ViT", "DHVT [b]"):
+        run = a_run(folder / name)
+        run.update(parameters=1234, epochs_trained=3)
+        contenders.append(Contender(name, run, result, f"verdict of {name}"))
+    return Story(*contenders, Comparison(only_first, only_second, p_value), folder / "diagnosis.html")
+
+
+def test_the_demo_names_a_winner_only_where_luck_is_no_explanation(tmp_path, printed):
+    terminal.show_story(a_story(tmp_path, 2, 30, 1e-6))
+    shown = printed.getvalue()
+    assert (
+        "Only DHVT [b] is right on 30 digits, only plain ViT on 2: so DHVT [b] is better, and that is no luck" in shown
+    )
+    assert "verdict of plain ViT" in shown
+    assert f"page: {tmp_path / 'diagnosis.html'}" in shown
+    assert f"vitling evaluate {tmp_path / 'DHVT [b]'}" in shown
+    terminal.show_story(a_story(tmp_path, 5, 3, 0.73))
+    last = printed.getvalue()[len(shown) :]
+    assert "Only plain ViT is right on 5 digits, only DHVT [b] on 3: so which is better cannot be told" in last
+
+
+@pytest.mark.parametrize(
+    ("wanted", "at_a_screen", "opened"),
+    [(True, False, True), (None, False, False), (None, True, True), (False, True, False)],
+)
+def test_a_page_opens_where_somebody_sits_at_a_screen_or_asks_for_it(
+    wanted, at_a_screen, opened, tmp_path, monkeypatch
+):
+    addresses = []
+    monkeypatch.setattr("webbrowser.open", addresses.append)
+    monkeypatch.setattr(terminal, "console", Console(file=io.StringIO(), force_terminal=at_a_screen))
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.setenv("DISPLAY", ":0")
+    terminal.open_page(tmp_path / "page.html", wanted)
+    assert addresses == ([(tmp_path / "page.html").as_uri()] if opened else [])

@@ -200,6 +200,8 @@ def read_hub(address: str, download: bool) -> Found:
             f'hf:{address} needs the package datasets; install it with: pip install "vitling[hub]"'
         ) from None
 
+    if not address:
+        raise UserError("hf: names no dataset; write hf:owner/name, or hf: and a folder")
     path, config = address, None
     if not os.path.exists(address) and ":" in address:
         path, config = address.rsplit(":", 1)

@@ -236,6 +236,7 @@ def write_diagnosis(
 
     progress = on_progress or (lambda name, done, total: None)
     page = Path(out) if out else _default_path(results)
+    page = page / "diagnosis.html" if page.is_dir() else page
     page = page if page.suffix in (".html", ".htm") else page.with_name(f"{page.name}.html")
     progress("drawing", 0, 1)
     write_page(diagnosis_page(results), page)

@@ -84,7 +84,9 @@ def open_subjects(
     reading = reading or Reading()
     run = _find_run(source)
     if run is None and data is None:
-        raise UserError(f"{_name(source)} is no run, so it does not say on which images to look; add --data.")
+        raise UserError(
+            f"there is no run at {_name(source)}; a model of timm, or a folder of one, needs --data to look at."
+        )
     own = run is not None and data in (None, run.recipe.data)
     dataset = open_dataset(
         data or run.recipe.data,

@@ -57,7 +57,7 @@ def make_plan(
 ) -> Plan:
     """The lines of a table; `rows` picks some, as names or parts of names with commas between."""
     if scale not in SCALES:
-        raise UserError(f"--scale {scale} is not one of {', '.join(SCALES)}. {did_you_mean(scale, SCALES)}")
+        raise UserError(f"--scale {scale} is not one of {', '.join(SCALES)}.")
     table = find_table(name)
     lines = _nano_lines(table, data or "digits") if scale == "nano" else _paper_lines(table)
     if rows:
