@@ -117,7 +117,8 @@ def _family(recipe: Recipe) -> Choice:
         "family",
         recipe.model,
         "a ViT with convolutions: a plain one has to learn from few images what neighbouring pixels mean",
-        "CIFAR-100: DHVT-T 80.93, DeiT-T 67.59 (DHVT paper, table 4); digits: 98.6 and 94.4 (docs/results.md)",
+        "100 images of each class of CIFAR-100, two minutes: this hybrid 31.6, a fast CNN 18.4, a plain ViT 7.5 (docs/results.md); "
+        "CIFAR-100, 300 epochs: DHVT-T 80.93, DeiT-T 67.59 (DHVT paper, table 4)",
         changes={"model": recipe.model},
     )
 
@@ -163,7 +164,7 @@ def _patch_size(patch: int, size: tuple[int, int]) -> Choice:
     return Choice(
         "patch",
         f"{patch} pixels",
-        f"{tokens} tokens; half of it is better still, with a convolutional stem and much more time",
+        f"{tokens} tokens; a convolutional stem makes them, so few are enough, and half the patch needs four times the time",
         "CIFAR-100, patch 4 and 2: DHVT-T 80.93 and 83.54, DeiT-T without that stem 67.59 and 65.86 (DHVT paper, table 4)",
         changes={"model_args.patch_size": patch},
     )
