@@ -67,8 +67,8 @@ def choose(
     kind = "cpu" if device == "cpu" else "gpu"
     asked = {text.partition("=")[0].strip() for text in settings}
     base = load_recipe(DEFAULT)
-    if "model" in asked:  # sizes meant for one model are wrong for another
-        base = override(base, {"model_args": {}})
+    if "model" in asked:  # sizes and rates meant for one model are wrong for another
+        base = override(base, {"model_args": {}, "optim": to_dict(Recipe())["optim"], "batch_size": 64})
     if "method" in asked:
         base = override(base, {"method_args": {}})
     images = _training_images(dataset, base, settings)

@@ -111,7 +111,10 @@ def test_what_the_user_asks_for_comes_first_and_the_rest_follows_it():
     assert chosen(data, "model_args.patch_size=16").model_args["patch_size"] == 16
 
 
-def test_another_model_gets_none_of_the_sizes_meant_for_ours():
+def test_another_model_gets_none_of_the_sizes_and_rates_meant_for_ours():
+    assert chosen(a_dataset()).optim.name == "muon"
+    assert chosen(a_dataset(), "model=resnet18").optim.name == "adamw"
+    assert chosen(a_dataset(), "model=resnet18", "optim.name=sgd").optim.name == "sgd"
     assert chosen(a_dataset(), "model=resnet18").model_args == {}
     assert chosen(a_dataset((100, 120)), "model=deit_tiny_patch16_224").img_size == (224, 224)
 
