@@ -6,6 +6,8 @@ metrics.jsonl      a line per validation; equal in a resumed and an uninterrupte
 timing.jsonl       the same lines' speed and wall time, which never repeat exactly
 gradients.jsonl    gradient norms per layer in the last step before each validation
 best/  last/       model.safetensors and config.json, which timm loads as "local-dir:RUN/best"
+calibration.json   the temperature of calibrated probabilities, once fitted
+report.html        the page of the run
 checkpoint/        what resuming needs: the two newest states and a manifest with their checksums
 """
 
