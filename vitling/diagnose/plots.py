@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogFormatter, MaxNLocator
 
 SERIES = ("#3987e5", "#d95926", "#199e70", "#c98500", "#9085e9", "#d55181", "#6b8e23", "#00a3a3")
+FEW_CURVES = 5  # whose legend fits beside them
 INK = "#010203"  # stands for currentColor
 MAP = "magma"
 LABELLED = 24  # more rows or columns than this are numbered, not named
@@ -178,9 +179,12 @@ def bands(
             ax.set_xscale("log")
             ax.set_xticks(places, [f"{place:g}" for place in places])
             ax.minorticks_off()
-        _finish(ax, x, y, legend=len(series) > 1)
+        _finish(ax, x, y, legend=len(series) > 1 and not many)
+        if many:  # below: inside, it would hide the curves
+            ax.get_figure().legend(loc="outside lower center", ncol=2)
 
-    return _draw(draw)
+    many = len(series) > FEW_CURVES
+    return _draw(draw, height=HEIGHT + 0.1 * len(series) * many)
 
 
 def intervals(rows: Sequence[tuple[str, float, float]], *, x: str, zero: bool = False) -> str:
