@@ -31,7 +31,8 @@ for path in sys.argv[2:]:
     image = Image.open(path).convert("RGB" if seen["channels"] == 3 else "L")
     pixels = np.asarray(image.resize(seen["size"][::-1], Image.Resampling.BICUBIC))
     pixels = pixels.reshape(*seen["size"], seen["channels"]).transpose(2, 0, 1)
-    print(names[session.run(["logits"], {"image": pixels[None]})[0].argmax()])
+    shares = session.run(["probabilities"], {"image": pixels[None]})[0][0]
+    print(json.dumps(dict(zip(names, shares.tolist()))))
 assert "torch" not in sys.modules
 """
 
@@ -96,4 +97,7 @@ def test_from_a_folder_through_plan_train_evaluate_predict_and_export_to_onnxrun
         check=False,
     )
     assert elsewhere.returncode == 0, elsewhere.stderr
-    assert elsewhere.stdout.split("\n")[:-1] == [one["classes"][0] for one in predicted]
+    # Large JPEGs are decoded at a reduced scale here and whole elsewhere, so pixels differ by a few grey levels.
+    for line, one in zip(elsewhere.stdout.splitlines(), predicted, strict=True):
+        there, here = json.loads(line), dict(zip(one["classes"], one["probabilities"], strict=True))
+        assert there == pytest.approx(here, abs=0.03)

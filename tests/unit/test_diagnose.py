@@ -17,7 +17,7 @@ from vitling.errors import UserError
 from vitling.models import our_models
 
 OURS = [name for name in our_models() if name.endswith("_test")]
-VITS = [name for name in OURS if not name.startswith(("agent", "diag_resnet"))]
+VITS = [name for name in OURS if not name.startswith(("agent", "diag_resnet", "resnet9"))]
 SMALL = dict(num_classes=10)
 THEIRS = {
     "vit": lambda: timm.create_model("vit_tiny_patch16_224", img_size=32, patch_size=8, embed_dim=24, depth=2, num_heads=3, **SMALL),
@@ -77,7 +77,7 @@ def test_blocks_and_attention_are_captured_and_the_model_is_left_as_it_was(name)
         torch.testing.assert_close(weights.sum(dim=-1), torch.ones(weights.shape[:-1]), atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("name", ["resnet", "agent_test", "diag_resnet18_test"])
+@pytest.mark.parametrize("name", ["resnet", "agent_test", "diag_resnet18_test", "resnet9_test"])
 def test_a_model_without_attention_says_so_and_keeps_what_works(name):
     works = diagnose.what_works(build(name), images_for(build(name)))
     assert works["blocks"] is None

@@ -62,7 +62,7 @@ def test_it_learns_to_tell_zeros_from_ones():
 
 def test_without_a_recipe_it_trains_what_the_plan_says(digits):
     classifier = vitling.ViTClassifier(settings=["batch_size=16"], epochs=1, threads=1).fit(*digits)
-    assert type(classifier.model_).__name__ == "DHVT"
+    assert type(classifier.model_).__name__ == "HybridViT"
     assert classifier.n_iter_ == 1
 
 

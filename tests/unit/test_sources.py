@@ -625,7 +625,7 @@ def test_when_every_image_is_bad_nothing_is_left_to_train(tmp_path):
     for name in "ab":
         (tmp_path / name).mkdir()
         (tmp_path / name / "1.png").write_bytes(b"x")
-    assert "no training images of classes 'a', 'b'" in message(tmp_path, on_bad_image="skip")
+    assert "none of its 2 images can be read, the first: a/1.png" in message(tmp_path, on_bad_image="skip")
 
 
 # --- bad data ---------------------------------------------------------------------------------------------------------

@@ -84,9 +84,8 @@ def open_subjects(
     reading = reading or Reading()
     run = _find_run(source)
     if run is None and data is None:
-        raise UserError(
-            f"there is no run at {_name(source)}; a model of timm, or a folder of one, needs --data to look at."
-        )
+        what = f"there is no run at {source}" if isinstance(source, (str, Path)) else f"{_name(source)} is no run"
+        raise UserError(f"{what}; a model of timm, or a folder of one, needs images to look at: add --data.")
     own = run is not None and data in (None, run.recipe.data)
     dataset = open_dataset(
         data or run.recipe.data,
