@@ -1,10 +1,7 @@
 """The command line end to end, as a subprocess: good input, bad input, exit codes."""
 
-import contextlib
 import csv
-import io
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -12,43 +9,15 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
+from command import error, start, vitling
 from PIL import Image
 
-from vitling.cli import app, main
+from vitling.cli import app
 
 pytestmark = pytest.mark.slow
 
 COLOURS = ["img_size=16", "train_size=20", "batch_size=16", "epochs=4", "optim.warmup_epochs=1"]
 COLOURS += ["model_args.patch_size=4", "model_args.embed_dim=24", "model_args.depth=2", "model_args.num_heads=2"]
-
-
-def start(*arguments, cwd=None):
-    """The command in a process of its own."""
-    command = [sys.executable, "-m", "vitling", *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-
-
-def vitling(*arguments, code=0):
-    """The command in this process, which spares loading torch each time; what it printed."""
-    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
-        before, sys.argv = sys.argv, ["vitling", *map(str, arguments)]
-        try:
-            main()
-            left = 0
-        except SystemExit as ended:
-            left = ended.code or 0
-        finally:
-            sys.argv = before
-    assert left == code, out.getvalue() + err.getvalue()
-    return out.getvalue() if code == 0 else err.getvalue()
-
-
-def error(*arguments):
-    """The one line that a wrong command prints."""
-    lines = vitling(*arguments, code=2).strip().splitlines()
-    assert len(lines) == 1, lines
-    assert lines[0].startswith("error: ")
-    return lines[0]
 
 
 @pytest.fixture(scope="module")

@@ -1,17 +1,13 @@
 """`vitling diagnose` end to end: short real runs on digits, the verdict, and the page in a real browser."""
 
-import contextlib
-import io
 import json
 import re
 import shutil
 import subprocess
-import sys
 
 import numpy as np
 import pytest
-
-from vitling.cli import main
+from command import vitling
 
 pytestmark = pytest.mark.slow
 
@@ -25,21 +21,6 @@ PROBE = """<script>addEventListener("load", () => { document.title = "PROBE" + J
   fetched: performance.getEntriesByType("resource").map(r => r.name).filter(n => !n.startsWith("data:")),
   overflow: document.documentElement.scrollWidth - document.documentElement.clientWidth,
   ground: getComputedStyle(document.body).backgroundColor }) + "END"; });</script></head>"""
-
-
-def vitling(*arguments) -> str:
-    """The command in this process, which spares loading torch each time; what it printed."""
-    with contextlib.redirect_stdout(io.StringIO()) as out:
-        before, sys.argv = sys.argv, ["vitling", *map(str, arguments)]
-        try:
-            main()
-            code = 0
-        except SystemExit as ended:
-            code = ended.code
-        finally:
-            sys.argv = before
-    assert not code
-    return out.getvalue()
 
 
 @pytest.fixture(scope="module")

@@ -20,11 +20,12 @@ from pathlib import Path
 
 import pytest
 import typer
+from command import call
 from docs_folder import SHORT, break_things, make_folder
 from docs_pages import PAGES, ROOT, Block, blocks, inline_commands, words
 
 import vitling
-from vitling.cli import app, main
+from vitling.cli import app
 from vitling.papers.plan import make_plan
 from vitling.recipe import load_recipe, override, read_recipes
 
@@ -110,14 +111,14 @@ def run_python(block: Block, page: Path, module: types.ModuleType) -> None:
 
 def check_calls(code: str) -> None:
     """Functions of vitling that the code calls exist and take the arguments that it gives."""
-    for call in (node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)):
-        path = ast.unparse(call.func).split(".")
+    for called in (node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)):
+        path = ast.unparse(called.func).split(".")
         if path[0] == "vitling":
             function = vitling
             for part in path[1:]:
                 function = getattr(function, part)
-            keywords = {item.arg: None for item in call.keywords if item.arg}
-            inspect.signature(function).bind(*call.args, **keywords)
+            keywords = {item.arg: None for item in called.keywords if item.arg}
+            inspect.signature(function).bind(*called.args, **keywords)
 
 
 # --- commands ---------------------------------------------------------------------------------------------------------
@@ -143,18 +144,8 @@ def run(command: str) -> None:
 
 def type_in(*arguments: str, stdin: bytes = b"") -> tuple[int, str]:
     """The command line with these words: its exit code and what it printed."""
-    before = sys.argv, sys.stdin
-    sys.argv, sys.stdin = ["vitling", *arguments], io.TextIOWrapper(io.BytesIO(stdin))
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
-        try:
-            main()
-            code = 0
-        except SystemExit as ended:
-            code = ended.code or 0
-        finally:
-            sys.argv, sys.stdin = before
-    return code, printed.getvalue()
+    code, out, err = call(*arguments, stdin=stdin)
+    return code, out + err
 
 
 def train_briefly(arguments: list[str]) -> None:

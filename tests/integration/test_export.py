@@ -1,6 +1,5 @@
 """From a folder of images to a model in use elsewhere: train, evaluate, export, predict, on the command line."""
 
-import contextlib
 import csv
 import io
 import json
@@ -11,30 +10,15 @@ import sys
 
 import numpy as np
 import pytest
+from command import vitling
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from vitling.cli import main
 from vitling.recipe import Optim, Recipe
 from vitling.train import train
 
 pytest.importorskip("onnxruntime", reason='needs pip install "vitling[export]"')
 pytestmark = pytest.mark.slow
-
-
-def vitling(*arguments, code=0):
-    """The command in this process, which spares loading torch each time; what it printed."""
-    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
-        before, sys.argv = sys.argv, ["vitling", *map(str, arguments)]
-        try:
-            main()
-            left = 0
-        except SystemExit as ended:
-            left = ended.code or 0
-        finally:
-            sys.argv = before
-    assert left == code, out.getvalue() + err.getvalue()
-    return out.getvalue() if code == 0 else err.getvalue()
 
 
 @pytest.fixture(scope="module")

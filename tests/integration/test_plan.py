@@ -1,43 +1,18 @@
 """`vitling plan` and `vitling train` without a recipe, as commands: photographs, bad files, leaks, budgets, bad input."""
 
-import contextlib
 import io
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from command import error, vitling
 from PIL import Image
 
 from vitling import load_recipe, load_run
-from vitling.cli import main
 
 FLOWERS = Path(__file__).parents[2].parent / "shared" / "data" / "flowers10"
 SMALL = ["model_args.embed_dim=24", "model_args.depth=1", "model_args.num_heads=2", "img_size=16"]
-
-
-def vitling(*arguments, code=0):
-    """The command in this process; what it printed."""
-    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
-        before, sys.argv = sys.argv, ["vitling", *map(str, arguments)]
-        try:
-            main()
-            left = 0
-        except SystemExit as ended:
-            left = ended.code or 0
-        finally:
-            sys.argv = before
-    assert left == code, out.getvalue() + err.getvalue()
-    return out.getvalue() if code == 0 else err.getvalue()
-
-
-def error(*arguments):
-    """The one line that a wrong command prints."""
-    lines = vitling(*arguments, code=2).strip().splitlines()
-    assert len(lines) == 1, lines
-    assert lines[0].startswith("error: ")
-    return lines[0]
 
 
 def a_picture(seed: int, size=(120, 100)) -> Image.Image:

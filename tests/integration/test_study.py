@@ -1,19 +1,16 @@
 """Studies end to end on digits: what is trained, what is not trained again, and what the table says."""
 
-import contextlib
-import io
 import json
 import math
 import os
 import signal
-import sys
 import threading
 import time
 
 import pytest
+from command import call
 
 import vitling
-from vitling.cli import main
 from vitling.errors import UserError
 from vitling.listener import Listener, StudyListener
 from vitling.recipe import Augment, Optim, Recipe, override, save_recipe
@@ -184,26 +181,12 @@ def test_a_run_that_fails_is_a_row_with_the_reason_and_the_others_go_on(tmp_path
         "1",
         "--markdown",
     ]
-    code, printed, _ = command("study", *words, "--threads", "1", "--out", str(tmp_path / "out"))
+    code, printed, _ = call("study", *words, "--threads", "1", "--out", str(tmp_path / "out"))
     assert code == 1
     assert "| large batch |" in printed
     assert "batch_size=1000 is larger than the" in printed
     assert json.loads((tmp_path / "out" / "study.json").read_text())["failures"][0][0] == "large batch"
     assert Study(tmp_path / "out").rows()[1].scores
-
-
-def command(*words):
-    """The command in this process: exit code, standard output, standard error."""
-    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
-        before, sys.argv = sys.argv, ["vitling", *words]
-        try:
-            main()
-            code = 0
-        except SystemExit as ended:
-            code = ended.code or 0
-        finally:
-            sys.argv = before
-    return code, out.getvalue(), err.getvalue()
 
 
 @pytest.mark.parametrize(
@@ -219,7 +202,7 @@ def command(*words):
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(words, message, tmp_path):
-    code, _, error = command("study", *words, "--out", str(tmp_path / "out"))
+    code, _, error = call("study", *words, "--out", str(tmp_path / "out"))
     assert code == 2
     assert message in error
     assert len(error.strip().splitlines()) == 1
@@ -237,7 +220,7 @@ def test_ctrl_c_ends_the_command_with_code_130_and_says_how_to_go_on(tmp_path):
 
     threading.Thread(target=press_ctrl_c, daemon=True).start()
     words = ["--seeds", "1", "--threads", "1", "--out", str(tmp_path / "out")]
-    code, _, error = command("study", str(tmp_path / "long.yaml"), *words)
+    code, _, error = call("study", str(tmp_path / "long.yaml"), *words)
     assert code == 130
     assert "the same command resumes it" in error
     assert json.loads((run / "run.json").read_text())["status"] == "interrupted"
