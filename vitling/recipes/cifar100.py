@@ -2,8 +2,8 @@
 
 from vitling.recipe import Augment, Optim, Recipe, replace
 
-_STRONG = Augment(crop="pad", hflip=0.5, randaugment="rand-m9-mstd0.5-inc1", erase=0.25)
-_MIXED = dict(mixup=0.8, cutmix=1.0, label_smoothing=0.1)
+STRONG = Augment(crop="pad", hflip=0.5, randaugment="rand-m9-mstd0.5-inc1", erase=0.25)
+MIXED = dict(mixup=0.8, cutmix=1.0, label_smoothing=0.1)
 
 
 def vit_nano() -> Recipe:
@@ -24,11 +24,11 @@ def deit_tiny_patch4() -> Recipe:
     return Recipe(
         model="deit_tiny_patch16_224",
         model_args=dict(patch_size=4, drop_path_rate=0.1),
-        method_args=_MIXED,
+        method_args=MIXED,
         data="cifar100",
         epochs=300,
         batch_size=512,
-        augment=_STRONG,
+        augment=STRONG,
         optim=Optim(lr=1e-3, warmup_epochs=5),
     )
 

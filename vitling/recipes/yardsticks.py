@@ -1,18 +1,13 @@
 """What a small ViT has to be measured against: strong baselines of about its size, for images of about 32 pixels."""
 
-from vitling.recipe import Augment, Optim, Recipe, replace
+from vitling.recipe import Optim, Recipe, replace
+from vitling.recipes import cifar100
 
 
 def vit_nano() -> Recipe:
     """A plain ViT of timm with light training: 4-pixel patches, AdamW, crops and flips."""
-    return Recipe(
-        model="vit_tiny_patch16_224",
-        model_args=dict(patch_size=4, embed_dim=96, depth=4, num_heads=3),
-        method_args=dict(label_smoothing=0.1),
-        data="cifar100",
-        epochs=100,
-        batch_size=64,
-        optim=Optim(lr=1e-3, warmup_epochs=5),
+    return replace(
+        cifar100.vit_nano(), model_args=dict(patch_size=4, embed_dim=96, depth=4, num_heads=3), batch_size=64
     )
 
 
@@ -21,8 +16,8 @@ def timm_vit_nano() -> Recipe:
     return replace(
         vit_nano(),
         model_args=dict(vit_nano().model_args, drop_path_rate=0.1),
-        method_args=dict(mixup=0.8, cutmix=1.0, label_smoothing=0.1),
-        augment=Augment(crop="pad", hflip=0.5, randaugment="rand-m9-mstd0.5-inc1", erase=0.25),
+        method_args=cifar100.MIXED,
+        augment=cifar100.STRONG,
     )
 
 
