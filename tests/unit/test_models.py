@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import vitling
+from vitling.errors import UserError
 from vitling.models import our_models
 from vitling.weights import save_for_timm
 
@@ -526,3 +527,22 @@ def test_every_family_has_a_test_and_a_nano_variant():
     families = {family.__name__.rpartition(".")[2] for family in vitling.models.FAMILIES}
     assert {our_models()[name] for name in TEST} == families
     assert {our_models()[name] for name in NANO} == families
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("dynamic_img_size", "set_input_size"),
+        ("dynamic_img_pad", "rounds sizes up"),
+        ("scale_mlp_norm", "no norm inside"),
+    ],
+)
+def test_the_hybrid_refuses_what_its_stem_and_mlp_cannot_do(option, message):
+    with pytest.raises(UserError, match=message):
+        create("hybrid_vit_test", **{option: True})
+
+
+def test_the_hybrid_can_be_built_without_memory():
+    with torch.device("meta"):
+        model = create("hybrid_vit_test")
+    assert all(parameter.is_meta for parameter in model.parameters())

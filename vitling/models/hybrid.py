@@ -1,9 +1,9 @@
 """Hybrid ViT: our own small model, a pooled convolutional stem before a few transformer blocks with convolution in the MLP.
 
-Made of what the five papers and their successors found to matter on small data, and chosen on validation data for the accuracy
-that it reaches per minute on a CPU (docs/results.md): a stem that leaves few tokens (T2T-ViT, LV-ViT and DHVT all replace the
-patch projection), a depth-wise convolution in the MLP (DHVT's DAFF without its norms), fixed sine positions and global
-average pooling. timm's VisionTransformer does the rest, so its whole contract holds.
+Made of what the five papers found to matter on small data: a stem that leaves few tokens (T2T-ViT, LV-ViT and DHVT all replace
+the patch projection), a depth-wise convolution in the MLP (DHVT's DAFF without its norms), fixed sine positions and global
+average pooling. Which of them earn their place in a few minutes on a CPU is measured in docs/results.md. timm's
+VisionTransformer does the rest, so its whole contract holds.
 """
 
 from functools import partial
@@ -23,8 +23,21 @@ class ConvStem(nn.Module):
     The first one halves by its stride, since a full-size map costs as much as all the rest; the others by max-pooling.
     """
 
-    def __init__(self, img_size, patch_size: int = 8, in_chans: int = 3, embed_dim: int = 128, **unused):
-        super().__init__()  # timm's ViT also passes what only its own patches know: bias, padding
+    def __init__(
+        self,
+        img_size,
+        patch_size: int = 8,
+        in_chans: int = 3,
+        embed_dim: int = 128,
+        bias: bool = True,  # timm's ViT asks for it; BatchNorm brings one either way
+        dynamic_img_pad: bool = False,
+        device=None,
+        dtype=None,
+    ):
+        super().__init__()
+        if dynamic_img_pad:
+            raise UserError("dynamic_img_pad=True: the stem rounds sizes up by itself; leave it out.")
+        where = dict(device=device, dtype=dtype)
         patch_size = max(to_2tuple(patch_size))
         halvings = patch_size.bit_length() - 1
         if patch_size < 2 or patch_size != 2**halvings or embed_dim % 2 ** (halvings - 1):
@@ -35,8 +48,8 @@ class ConvStem(nn.Module):
         widths = [in_chans, *(embed_dim >> (halvings - 1 - i) for i in range(halvings))]
         layers = []
         for i, (before, after) in enumerate(pairwise(widths)):
-            conv = nn.Conv2d(before, after, kernel_size=3, stride=1 if i else 2, padding=1, bias=False)
-            layers += [conv, nn.BatchNorm2d(after), nn.ReLU(inplace=True)]
+            conv = nn.Conv2d(before, after, kernel_size=3, stride=1 if i else 2, padding=1, bias=False, **where)
+            layers += [conv, nn.BatchNorm2d(after, **where), nn.ReLU(inplace=True)]
             if i:
                 layers.append(nn.MaxPool2d(2, ceil_mode=True))
         self.proj = nn.Sequential(*layers)
@@ -66,12 +79,27 @@ class ConvStem(nn.Module):
 class ConvMlp(nn.Module):
     """An MLP whose hidden tokens also see their eight neighbours, through a depth-wise convolution beside a shortcut."""
 
-    def __init__(self, in_features: int, hidden_features: int, act_layer=nn.GELU, drop: float = 0.0, **unused):
+    def __init__(
+        self,
+        in_features: int,
+        hidden_features: int,
+        act_layer=nn.GELU,
+        norm_layer=None,
+        bias: bool = True,
+        drop: float = 0.0,
+        device=None,
+        dtype=None,
+    ):
         super().__init__()
-        self.fc1 = nn.Linear(in_features, hidden_features)
+        if norm_layer is not None:
+            raise UserError("scale_mlp_norm=True: this MLP has no norm inside; leave it out, or set conv_mlp=False.")
+        where = dict(device=device, dtype=dtype)
+        self.fc1 = nn.Linear(in_features, hidden_features, bias=bias, **where)
         self.act = act_layer()
-        self.conv = nn.Conv2d(hidden_features, hidden_features, kernel_size=3, padding=1, groups=hidden_features)
-        self.fc2 = nn.Linear(hidden_features, in_features)
+        self.conv = nn.Conv2d(
+            hidden_features, hidden_features, kernel_size=3, padding=1, groups=hidden_features, **where
+        )
+        self.fc2 = nn.Linear(hidden_features, in_features, bias=bias, **where)
         self.drop = nn.Dropout(drop)
         self.grid_size: tuple[int, int] = (0, 0)  # set by the model, which knows the image
 
@@ -98,6 +126,10 @@ class HybridViT(VisionTransformer):
         conv_mlp: bool = True,
         **kwargs,
     ):
+        if kwargs.get("dynamic_img_size"):
+            raise UserError(
+                "dynamic_img_size=True: positions are made for one size; use model.set_input_size(img_size)."
+            )
         super().__init__(
             img_size=img_size,
             patch_size=patch_size,
