@@ -24,9 +24,9 @@ def call(*arguments, stdin: bytes = b"") -> tuple[int, str, str]:
     return code, out.getvalue(), err.getvalue()
 
 
-def vitling(*arguments, code=0) -> str:
+def vitling(*arguments, code=0, stdin: bytes = b"") -> str:
     """What the command printed: its output, or what it said on standard error where it is to fail."""
-    left, out, err = call(*arguments)
+    left, out, err = call(*arguments, stdin=stdin)
     assert left == code, out + err
     return out if code == 0 else err
 

@@ -84,8 +84,8 @@ def test_the_folder_for_the_hub_loads_as_its_card_says_and_predicts_from_standar
     exec(code, loaded)
     assert loaded["model"].num_classes == 2
     files = sorted((digits / "test").rglob("*.png"))
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\0".join(map(os.fsencode, files)))))
-    found = vitling("predict", "digits-hf", "-", "--null", "--json", "--attention", "looked")
+    listed = b"\0".join(map(os.fsencode, files))
+    found = vitling("predict", "digits-hf", "-", "--null", "--json", "--attention", "looked", stdin=listed)
     assert [p["path"] for p in json.loads(found)] == [str(path) for path in files]
     assert len(list((tmp_path / "looked").iterdir())) == len(files)
 

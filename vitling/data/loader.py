@@ -5,6 +5,7 @@ resumed run sees the same images, and each of several processes takes its rows o
 """
 
 import hashlib
+import os
 from collections.abc import Iterator
 
 import torch
@@ -51,6 +52,7 @@ class Streamed:
             num_workers=workers,
             persistent_workers=workers > 0,
             collate_fn=_collate,
+            worker_init_fn=_leave_signals_to_training,
         )
 
     def __len__(self) -> int:
@@ -80,6 +82,12 @@ class _FittedImages(torch.utils.data.Dataset):
         except UserError as error:
             return error  # raised in a worker, it would arrive as text with a traceback in it
         return {"image": torch.tensor(image), "label": int(self.images.labels[i]), "index": i}
+
+
+def _leave_signals_to_training(worker: int) -> None:
+    """A worker in a group of its own does not get Ctrl-C: it reads on until training has saved its state."""
+    if hasattr(os, "setpgrp"):  # not on Windows
+        os.setpgrp()
 
 
 def _collate(samples: list) -> dict[str, Tensor] | UserError:
