@@ -15,6 +15,7 @@ from vitling.demo import Contender, Story
 from vitling.evaluate import Evaluation
 from vitling.predict import Prediction
 from vitling.run import Run
+from vitling.terminal.console import console
 
 FACTS = dict(model="vit", parameters=1e6, method="supervised", data="[pets]", train_images=90, val_images=10, classes=2)
 FACTS |= dict(input=[3, 8, 8], epochs=2, steps_per_epoch=3, lr=1e-3, device="cpu", processes=1, start_epoch=0)
@@ -42,14 +43,14 @@ def a_run(folder, **data):
 def printed(monkeypatch):
     """What goes to the console, in a wide one without colours."""
     out = io.StringIO()
-    monkeypatch.setattr(terminal, "console", Console(file=out, width=200, highlight=False, emoji=False))
+    monkeypatch.setattr(console, "file", out)
+    monkeypatch.setattr(console, "width", 200)
     return out
 
 
 def test_the_live_bar_follows_a_whole_training_in_a_terminal(tmp_path):
     out = io.StringIO()
-    console = Console(file=out, force_terminal=True, width=80, highlight=False)
-    with terminal.live_progress(console) as progress:
+    with terminal.live_progress(Console(file=out, force_terminal=True, width=80, highlight=False)) as progress:
         live = terminal.Live(progress)
         live.say("recipe [bold]")
         for split in ("train", "val"):
@@ -171,7 +172,9 @@ def test_a_page_opens_where_somebody_sits_at_a_screen_or_asks_for_it(
 ):
     addresses = []
     monkeypatch.setattr("webbrowser.open", addresses.append)
-    monkeypatch.setattr(terminal, "console", Console(file=io.StringIO(), force_terminal=at_a_screen))
+    screen = io.StringIO()
+    screen.isatty = lambda: at_a_screen
+    monkeypatch.setattr(console, "file", screen)
     monkeypatch.delenv("CI", raising=False)
     monkeypatch.setenv("DISPLAY", ":0")
     terminal.open_page(tmp_path / "page.html", wanted)

@@ -1,0 +1,59 @@
+"""Words of the command line: what people write for a time, a size, seeds or fractions, and how times and shares are said."""
+
+import re
+
+from vitling.errors import UserError
+
+
+def parse_duration(text: str) -> float:
+    """Seconds in "90s", "30m", "1.5h" or "1h30m"; a bare number is minutes."""
+    parts = re.fullmatch(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?", text.strip().lower())
+    if re.fullmatch(r"\d+(\.\d+)?", text.strip()):
+        seconds = float(text) * 60
+    else:
+        seconds = (
+            sum(float(n or 0) * unit for n, unit in zip(parts.groups(), (3600, 60, 1), strict=True)) if parts else 0.0
+        )
+    if seconds <= 0:
+        raise UserError(f"--budget {text} is no time; write 90s, 30m or 2h.")
+    return seconds
+
+
+def parse_seeds(text: str) -> int | list[int]:
+    """How many seeds ("5"), or which ("0,3,7")."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdigit() for part in parts) or (len(parts) == 1 and int(text) < 1):
+        raise UserError(f"--seeds {text} is no number of seeds; write 5, or 0,3,7 for these very ones.")
+    return int(text) if len(parts) == 1 else [int(part) for part in parts]
+
+
+def parse_fractions(text: str) -> list[float]:
+    """Parts of the data in "0.1,0.5,1"."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(re.fullmatch(r"\d*\.?\d+", part) for part in parts):
+        raise UserError(f"--fractions {text} are no parts of the data; write 0.1,0.5,1.")
+    return [float(part) for part in parts]
+
+
+def parse_size(text: str | None) -> tuple[int, int] | None:
+    """Height and width in "64" or "64x96"."""
+    if text is None:
+        return None
+    parts = text.lower().split("x")
+    if len(parts) > 2 or not all(part.isdigit() and int(part) > 0 for part in parts):
+        raise UserError(f"--size {text} is no image size; write 64, or 64x96 for height x width.")
+    return int(parts[0]), int(parts[-1])
+
+
+def duration(seconds: float) -> str:
+    """A time as people say it: 43 s, 12 min 5 s, 3 h 20 min."""
+    seconds = round(seconds)
+    if seconds < 100:
+        return f"{seconds} s"
+    if seconds < 3600:
+        return f"{seconds // 60} min {seconds % 60} s"
+    return f"{seconds // 3600} h {seconds % 3600 // 60} min"
+
+
+def percent(share: float | None) -> str:
+    return "-" if share is None else f"{100 * share:.2f} %"
