@@ -15,6 +15,7 @@ import torch
 
 from vitling.errors import UserError
 from vitling.listener import Listener
+from vitling.methods.token_labeling import annotator_epochs, with_annotator_epochs
 from vitling.recipe import Recipe, from_dict, to_dict
 from vitling.run import Run, asked_for
 from vitling.train import BUDGET_USED, MEASURED_SHARE, PREPARING_SHARE, Settings, Training, create_accelerator
@@ -38,6 +39,13 @@ class Pace:
     def epoch_seconds(self, fraction: float = 1.0) -> float:
         """An epoch on a part of the training images: fewer steps, the same validation."""
         return max(1, int(fraction * self.steps_per_epoch)) * self.step + self.validation / self.validate_every
+
+    def run_seconds(self, recipe: Recipe) -> float:
+        """A whole run, and the one that its method needs first."""
+        seconds = self.fixed + recipe.epochs * self.epoch_seconds()
+        if first := self.preparing:
+            seconds += first.fixed + annotator_epochs(recipe) * first.epoch_seconds()
+        return seconds
 
     def scaled(self, factor: float) -> "Pace":
         """The same on a machine that takes `factor` times as long."""
@@ -104,9 +112,9 @@ class _Contestant:
     """A recipe made ready to train, and the times of its turns."""
 
     def __init__(self, recipe: Recipe, folder: Path, settings: Settings):
-        recipe = from_dict(to_dict(recipe))
+        recipe = with_annotator_epochs(from_dict(to_dict(recipe)), 1)
         began = time.monotonic()
-        settings = replace(settings, preparing_epochs=1, began=began, trackers=())
+        settings = replace(settings, began=began, trackers=())
         accelerator = create_accelerator(settings, folder)  # one each: scalers and what it has prepared are its own
         run = Run(folder)
         self.training = Training(recipe, asked_for(recipe, None), run, settings, Listener(), accelerator, None)

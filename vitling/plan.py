@@ -17,6 +17,7 @@ from vitling.data.prepare import Reading, as_size, split_training
 from vitling.data.sources import Dataset, open_dataset
 from vitling.data.survey import Survey, survey
 from vitling.errors import UserError
+from vitling.methods.token_labeling import with_annotator_epochs
 from vitling.models import default_size
 from vitling.pace import Pace, fit_epochs, measure_paces
 from vitling.recipe import Recipe, load_recipe, override, scale_epochs, to_dict
@@ -45,7 +46,7 @@ class Plan:
     @property
     def seconds(self) -> float | None:
         """How long the training takes here."""
-        return self.pace and self.pace.fixed + self.recipe.epochs * self.pace.epoch_seconds()
+        return self.pace and self.pace.run_seconds(self.recipe)
 
     def to_json(self) -> str:
         tree = {**asdict(self), "recipe": to_dict(self.recipe), "seconds": self.seconds}
@@ -143,7 +144,8 @@ def _measure(dataset: Dataset, recipe: Recipe, part: Recipe, settings: Settings,
 
 def _fit(recipe: Recipe, choices: list[Choice], pace: Pace, seconds: float) -> tuple[Recipe, list[Choice]]:
     """As many epochs as the budget allows, and the choice that says so."""
-    epochs, _ = fit_epochs(pace, seconds)
+    epochs, first = fit_epochs(pace, seconds)
     reason = f"what a budget of {seconds:.0f} s allows, at {pace.epoch_seconds():.1f} s per epoch"
     fitted = Choice("epochs", str(epochs), reason, "measured here", changes={"epochs": epochs})
-    return scale_epochs(recipe, epochs), [fitted if choice.what == "epochs" else choice for choice in choices]
+    recipe = with_annotator_epochs(scale_epochs(recipe, epochs), first)
+    return recipe, [fitted if choice.what == "epochs" else choice for choice in choices]

@@ -6,7 +6,7 @@
 import json
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -277,7 +277,6 @@ def reproduce(
     plan = leave_out_unready(make_plan(name, scale=scale, rows=rows, data=data, epochs=epochs))
     if plan.recipes:
         _check_device(plan, budget_seconds, epochs)
-    settings = _prepare_as_long(plan, settings)
     sizes = count_sizes(plan, settings, on_progress)
     if not plan.recipes:
         return Reproduction(plan, sizes)
@@ -311,7 +310,6 @@ def preview(
     """What `reproduce` would train and about how long a run of each row would take here. Trains a few steps, keeps nothing."""
     settings = settings or Settings()
     plan = make_plan(name, scale=scale, rows=rows, data=data, epochs=epochs)
-    settings = _prepare_as_long(plan, settings)
     sizes = count_sizes(plan, settings, on_progress)
     if budget_seconds:
         seconds = dict.fromkeys(plan.recipes, budget_seconds)
@@ -332,13 +330,6 @@ def _check_device(plan: Plan, budget_seconds: float | None, epochs: int | None) 
             f"the published setting of {plan.name} needs a GPU, and this machine has none; add --scale nano for the same "
             "comparison on this CPU, --dry-run to see the plan, or --budget or --epochs to bound the time."
         )
-
-
-def _prepare_as_long(plan: Plan, settings: Settings) -> Settings:
-    """At nano scale a run that a method needs first, such as an annotator, trains for as many epochs as the run itself."""
-    if plan.scale == "paper" or not plan.recipes:
-        return settings
-    return replace(settings, preparing_epochs=next(iter(plan.recipes.values())).epochs)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -76,7 +76,7 @@ def _complete(study: Study, jobs: int, settings: Settings, listener: StudyListen
 
     def work(key: Key) -> str:
         """Complete one run: the reason where it failed."""
-        run, where = study.runs[key], study.run_settings(*key[:2], settings)
+        run, where = study.runs[key], study.run_settings(key[0], settings)
         try:
             recipe, hears = study.run_recipe(*key), listener.began(run_label(*key))
             complete(recipe, run.path, split=study.split, settings=where, listener=hears)

@@ -17,6 +17,7 @@ from statistics import mean, stdev
 
 from vitling.errors import UserError
 from vitling.files import write_text
+from vitling.methods.token_labeling import with_annotator_epochs
 from vitling.models.macs import count_macs
 from vitling.pace import Pace, fit_epochs, read_pace
 from vitling.recipe import Recipe, from_dict, scale_epochs, to_dict
@@ -93,15 +94,15 @@ class Study:
         recipe = self.recipes[name]
         recipe = replace(recipe, seed=seed, fraction=recipe.fraction * fraction)
         if self.budget_seconds:
-            recipe = scale_epochs(recipe, fit_epochs(self.paces[name], self.budget_seconds, fraction)[0])
+            epochs, annotator_epochs = fit_epochs(self.paces[name], self.budget_seconds, fraction)
+            recipe = with_annotator_epochs(scale_epochs(recipe, epochs), annotator_epochs)
         return recipe
 
-    def run_settings(self, name: str, fraction: float, settings: Settings) -> Settings:
+    def run_settings(self, name: str, settings: Settings) -> Settings:
+        """As many threads as the speed was measured with."""
         if not self.budget_seconds:
             return settings
-        preparing_epochs = fit_epochs(self.paces[name], self.budget_seconds, fraction)[1]
-        threads = settings.threads or self.paces[name].threads
-        return replace(settings, threads=threads, preparing_epochs=preparing_epochs)
+        return replace(settings, threads=settings.threads or self.paces[name].threads)
 
     def check_runs(self) -> None:
         """Refuse, before anything is trained, a folder whose runs are others than planned."""

@@ -51,7 +51,6 @@ class Settings:
     precision: str = "no"  # no (float32) | bf16 | fp16
     threads: int | None = None  # None: one or all, whichever is faster for this model
     budget_seconds: float | None = None
-    preparing_epochs: int | None = None  # of a run that the method needs first; None: as the method or the budget says
     began: float = field(default_factory=time.monotonic)  # what wall time and budget count from
     checkpoint_seconds: float = 60.0
     trackers: tuple[str, ...] = ()
@@ -187,7 +186,6 @@ class Training:
             begin()
             budget = self.settings.budget_seconds
             settings = replace(self.settings, trackers=(), budget_seconds=budget and budget * PREPARING_SHARE)
-            recipe = scale_epochs(recipe, settings.preparing_epochs) if settings.preparing_epochs else recipe
             run = _train_with(self.accelerator, recipe, self.run.path / name, settings, self.listener)
             self.accelerator.free_memory()  # forgets the network and its optimiser
             self.prepared.append(run)

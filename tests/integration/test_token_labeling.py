@@ -137,12 +137,13 @@ def test_an_annotator_may_be_named_and_its_maps_stay_in_the_run(annotator, train
 
 
 def test_one_command_trains_the_annotator_too_and_resumes_inside_it(student, tmp_path):
-    recipe = replace(student, method_args=dict(relabel="auto"), fraction=0.1, epochs=2, batch_size=32)
+    arguments = dict(relabel="auto", annotator_epochs=3)
+    recipe = replace(student, method_args=arguments, fraction=0.1, epochs=2, batch_size=32)
     heard = Sayings()
     train(recipe, tmp_path / "whole", listener=heard)
     assert "training a small CNN that will label the tokens" in heard.lines
     kept = vitling.load_run(tmp_path / "whole" / "annotator")
-    assert kept.recipe.seed == recipe.seed
+    assert (kept.recipe.seed, kept.recipe.epochs) == (recipe.seed, 3)
     assert kept.info["data"]["train_images"] == vitling.load_run(tmp_path / "whole").info["data"]["train_images"]
     with pytest.raises(Interrupted, match="annotator at step 3"):
         train(recipe, tmp_path / "parts", listener=StopAt(3, 4))
@@ -173,6 +174,11 @@ def test_the_annotator_never_sees_the_validation_split(student):
         ({"method_args.label": "truth"}, r"no argument 'method_args.label'. Did you mean labels"),
         ({"method_args.labels": "nowhere"}, "no label maps in nowhere"),
         ({"method_args.annotator": "nobody"}, "no annotator 'nobody'"),
+        (
+            {"method_args.labels": "truth", "method_args.annotator_epochs": 3},
+            "annotator_epochs=3 is for method_args.relabel=auto",
+        ),
+        ({"method_args.relabel": "auto", "method_args.annotator_epochs": 0}, "annotator_epochs=0 .* at least 1"),
         ({"method_args.labels": "truth", "model": "resnet18"}, "ResNet has no tokens to label"),
     ],
 )

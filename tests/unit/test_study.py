@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from vitling.errors import UserError
+from vitling.methods.token_labeling import annotator_recipe, with_annotator_epochs
 from vitling.models.macs import count_macs
 from vitling.pace import Pace, fit_epochs, read_pace
 from vitling.recipe import Optim, Recipe, load_recipe, read_recipes, scale_epochs
@@ -51,6 +52,16 @@ def test_a_run_that_is_needed_first_gets_a_quarter_of_the_budget_and_the_rest_is
     pace = Pace(**{**vars(PACE), "preparing": first})
     # 25 s less 1 s are 12 epochs of 2 s; 92 - 2 - 1 - 24 = 65 s are left for epochs of 1.5 s
     assert fit_epochs(pace, 100.0) == (43, 12)
+
+
+def test_the_epochs_of_a_run_that_is_needed_first_stand_in_the_recipe_so_that_it_can_be_repeated():
+    pace = Pace(**{**vars(PACE), "preparing": PACE})
+    labelled = Recipe(epochs=60, method="token_labeling", method_args=dict(relabel="auto"))
+    shorter = with_annotator_epochs(scale_epochs(labelled, 10), 4)
+    assert annotator_recipe(shorter, (32, 32)).epochs == 4
+    assert annotator_recipe(labelled, (32, 32)).epochs == 50
+    assert pace.run_seconds(shorter) == pytest.approx(2 + 10 * 1.5 + 2 + 4 * 1.5)
+    assert with_annotator_epochs(Recipe(epochs=60), 4) == Recipe(epochs=60)
 
 
 def test_a_budget_below_an_epoch_is_refused_with_both_times():

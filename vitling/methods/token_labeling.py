@@ -102,6 +102,7 @@ class TokenLabeling(Method):
         labels: str = "",
         annotator: str = "",
         relabel: str = "",
+        annotator_epochs: int | None = None,
         annotator_size: int | None = None,
         top_k: int = 5,
         **others,
@@ -109,13 +110,17 @@ class TokenLabeling(Method):
         """Find the label maps, or have them made.
 
         `labels` is a folder that `vitling relabel` wrote, or "truth" for no maps; `annotator` a run or a model of timm whose maps
-        are made now and kept in the run directory; relabel="auto" trains a small CNN first and takes it as the annotator.
+        are made now and kept in the run directory; relabel="auto" trains a small CNN first, for `annotator_epochs`, and takes it as the annotator.
         """
         given = [bool(source) for source in (labels, annotator, relabel)]
         if given.count(True) != 1 or relabel not in ("", "auto") or "maps" in others:
             raise UserError(
                 "token labeling needs labels: give one of method_args.labels=FOLDER (from `vitling relabel`), "
                 "method_args.annotator=RUN, method_args.relabel=auto, or labels=truth for each image's own class."
+            )
+        if annotator_epochs is not None and (relabel != "auto" or annotator_epochs < 1):
+            raise UserError(
+                f"method_args.{annotator_epochs=} is for method_args.relabel=auto, which trains an annotator, and at least 1."
             )
         if labels == "truth":
             return others
@@ -317,7 +322,7 @@ def find_embedding(model: nn.Module) -> nn.Module:
 def annotator_recipe(recipe: Recipe, size: tuple[int, int]) -> Recipe:
     """A small CNN on the same images, with the same ones held out: a label must not know the validation split."""
     small = max(size) <= SMALL_IMAGE
-    epochs = min(recipe.epochs, ANNOTATOR_EPOCHS)
+    epochs = annotator_epochs(recipe)
     if min(size) < SMALLEST_IMAGE:
         scale = SMALLEST_IMAGE / min(size)
         recipe = replace(recipe, img_size=tuple(round(side * scale) for side in size), train_size=None)
@@ -338,6 +343,18 @@ def annotator_recipe(recipe: Recipe, size: tuple[int, int]) -> Recipe:
         patience_epochs=0,
         compile="off",
     )
+
+
+def annotator_epochs(recipe: Recipe) -> int:
+    """How long the annotator of relabel=auto trains."""
+    return recipe.method_args.get("annotator_epochs") or min(recipe.epochs, ANNOTATOR_EPOCHS)
+
+
+def with_annotator_epochs(recipe: Recipe, epochs: int) -> Recipe:
+    """The recipe with so many epochs for the annotator that it trains first; unchanged where it trains none."""
+    if recipe.method_args.get("relabel") != "auto":
+        return recipe
+    return replace(recipe, method_args={**recipe.method_args, "annotator_epochs": epochs})
 
 
 __all__ = ["TokenLabeling", "mix_tokens", "token_label_loss"]

@@ -133,13 +133,7 @@ def _measured(recipes: dict[str, Recipe], settings: Settings, on_progress: OnPro
             budget_seconds=MEASURED_SECONDS / 0.1,
             on_progress=lambda done, total: on_progress("measuring the speed", done, total),
         )
-    seconds = {}
-    for name, recipe in recipes.items():
-        pace = paces[name]
-        seconds[name] = pace.fixed + recipe.epochs * pace.epoch_seconds()
-        if first := pace.preparing:
-            seconds[name] += first.fixed + settings.preparing_epochs * first.epoch_seconds()
-    return seconds
+    return {name: paces[name].run_seconds(recipe) for name, recipe in recipes.items()}
 
 
 def training_rate() -> float:

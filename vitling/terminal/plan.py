@@ -24,7 +24,7 @@ def show_plan(plan, data: str, settings: list[str], saved: Path | None) -> None:
     steps = f"{pace.steps_per_epoch} steps of {1000 * pace.step:.0f} ms in an epoch, {plan.recipe.epochs} epochs"
     where = f"measured on this machine ({plan.device}, threads: {pace.threads}); other programs slow it down"
     if pace.preparing:
-        where += "; what the method trains first comes on top"
+        where += "; with what the method trains first"
     entry("time", f"about {duration(plan.seconds)}", f"{steps}; {where}")
     entry("expect", f"{100 * band.low:.0f} to {100 * band.high:.0f} % accuracy", band.reason)
     console.print()
