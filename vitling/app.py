@@ -123,7 +123,9 @@ def create_page(viewer: Viewer):
     shown = dict(interactive=False, show_label=False, buttons=[], format="png")
     kept = (600, 3600)  # every ten minutes, what is older than an hour is deleted
     with gradio.Blocks(title=title, analytics_enabled=False, delete_cache=kept) as blocks:
-        gradio.Markdown(f"# {_plain(viewer.run.path.name)}\n{_plain(about)}. Images stay on this computer.")
+        gradio.Markdown(
+            f"# {_plain(viewer.run.path.name)}\n{_plain(about)}. Images go to the computer that runs vitling, and nowhere else."
+        )
         for note in viewer.notes:
             gradio.Markdown(_plain(f"Note: {note}"))
         with gradio.Row():

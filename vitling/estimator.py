@@ -22,6 +22,7 @@ from vitling.evaluate import predict_logits
 from vitling.plan import plan
 from vitling.recipe import Recipe, load_recipe, override, scale_epochs
 from vitling.run import Run, asked_for
+from vitling.temperature import calibrate
 from vitling.train import Interrupted, Settings, train
 
 
@@ -87,6 +88,7 @@ class ViTClassifier(ClassifierMixin, BaseEstimator):
             with self._folder(recipe, budget) as folder:
                 run = self._train(recipe, budget, folder)
                 self.model_, self.preprocessing_ = run.load_model(), run.preprocessing()
+                self.temperature_ = calibrate(run).temperature
                 self.history_, self.n_iter_ = run.metrics(), run.info["epochs_trained"]
                 self.run_ = run if self.run_dir else None
         return self
@@ -97,13 +99,14 @@ class ViTClassifier(ClassifierMixin, BaseEstimator):
         return self.classes_[likeliest]
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """The model's probabilities, (images, classes), in the order of `classes_`."""
+        """Calibrated probabilities, (images, classes), in the order of `classes_`; the temperature is fitted on what was held out."""
         check_is_fitted(self)
         seen = self.preprocessing_
         with _as_value_error():
             images = self._images(X, None, fitting=False)
             source = load_split(images, "images", reading=Reading(), **seen.fit_args())
-            return predict_logits(self.model_, source, seen).double().softmax(dim=1).numpy()
+            logits = predict_logits(self.model_, source, seen).double()
+            return (logits / self.temperature_).softmax(dim=1).numpy()
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()

@@ -148,7 +148,7 @@ def test_an_image_dropped_on_the_page_is_answered_and_nothing_leaves_the_machine
             answer = viewer.answer(picture)
             assert said == [f"{share:.0%}" for share in answer.probabilities.values()]
             assert all(caption in text for _, caption in answer.neighbours)
-            assert "Images stay on this computer" in text
+            assert "Images go to the computer that runs vitling, and nowhere else" in text
 
             broken = tmp_path / "broken.png"
             broken.write_text("no image")

@@ -22,6 +22,7 @@ from vitling.data.memory import keep
 from vitling.data.sources import open_dataset
 from vitling.errors import UserError
 from vitling.recipe import Augment, Optim, Recipe, replace
+from vitling.temperature import calibrate
 
 
 def check_name(check) -> str:
@@ -72,6 +73,18 @@ def test_probabilities_are_in_the_order_of_the_classes(digits, fitted):
     np.testing.assert_allclose(shares.sum(axis=1), 1)
     np.testing.assert_array_equal(fitted.predict(X), fitted.classes_[shares.argmax(axis=1)])
     np.testing.assert_array_equal(fitted.classes_, np.unique(y))
+
+
+def test_probabilities_are_calibrated_on_what_was_held_out(digits, tmp_path):
+    X, y = digits
+    classifier = tiny(epochs=2, run_dir=tmp_path).fit(X, y)
+    kept = calibrate(classifier.run_)
+    assert kept.temperature == classifier.temperature_ != 1
+    assert kept.loss_after < kept.loss_before
+    calibrated = classifier.predict_proba(X)
+    classifier.temperature_ = 1.0
+    sharpened = classifier.predict_proba(X) ** (1 / kept.temperature)
+    np.testing.assert_allclose(calibrated, sharpened / sharpened.sum(axis=1, keepdims=True), rtol=1e-6)
 
 
 def test_every_form_of_the_same_images_gives_the_same_model(digits, fitted):
