@@ -6,7 +6,7 @@ import pytest
 import timm
 import torch
 import torch.nn.functional as F
-from rule import golden, normal
+from rule import about, golden, normal
 from torch.utils.flop_counter import FlopCounterMode
 
 import vitling
@@ -23,16 +23,10 @@ def fill(keys: list, scale: float, aliases: dict[str, str] | None = None) -> dic
     state = {}
     for key, shape, _ in keys:
         t = normal((aliases or {}).get(key, key), shape)
-        if not shape:
-            state[key] = torch.tensor(1.5) if key.endswith("alpha") else torch.tensor(0)
-        elif len(shape) >= 2:
-            state[key] = scale * t
-        elif key.endswith("running_var"):
-            state[key] = 1 + 0.05 * t.abs()
-        elif key.endswith("weight"):
-            state[key] = 1 + 0.05 * t
+        if key.endswith("alpha") and not shape:
+            state[key] = torch.tensor(1.5)
         else:
-            state[key] = 0.05 * t
+            state[key] = scale * t if len(shape) >= 2 else about(key, t)
     return state
 
 

@@ -6,7 +6,7 @@ import pytest
 import timm
 import torch
 import torch.nn.functional as F
-from rule import golden, normal
+from rule import about, golden, normal
 from timm.optim import param_groups_weight_decay
 
 import vitling
@@ -33,14 +33,8 @@ def fill(keys: list, scale: float) -> dict[str, torch.Tensor]:
             state[key] = 1 + 0.05 * t
         elif len(shape) >= 2:
             state[key] = scale * t
-        elif key.endswith("running_var"):
-            state[key] = 1 + 0.05 * t.abs()
-        elif key.endswith("weight"):
-            state[key] = 1 + 0.05 * t
-        elif shape:
-            state[key] = 0.05 * t
         else:
-            state[key] = torch.tensor(0)
+            state[key] = about(key, t)
     return state
 
 

@@ -6,32 +6,12 @@ import pytest
 import timm
 import torch
 import torch.nn.functional as F
-from rule import golden, normal
+from rule import fan_in, golden
 
 import vitling
 
 VITS = ["vit_main_p8_d64_c10", "vit_paper_p4_d512_c10"]
 ALL = [*VITS, "resnet18_c10"]
-
-
-def fill(file: dict) -> dict[str, torch.Tensor]:
-    """The authors' state dict that the files' rule gives, in float64; counters keep what the model makes."""
-    state = {}
-    for key, shape in file["state_dict"]:
-        t = normal(file["fill"]["salt"] + key, shape).double()
-        if not shape:
-            state[key] = torch.tensor(0)
-        elif key in file["fill"]["unit"]:
-            state[key] = t
-        elif len(shape) >= 2:
-            state[key] = t / (t.numel() / shape[0]) ** 0.5
-        elif key.endswith("running_var"):
-            state[key] = 1 + 0.05 * t.abs()
-        elif key.endswith("weight"):
-            state[key] = 1 + 0.05 * t
-        else:
-            state[key] = 0.05 * t
-    return state
 
 
 def build(variant: str, **kwargs) -> torch.nn.Module:
@@ -42,7 +22,7 @@ def build(variant: str, **kwargs) -> torch.nn.Module:
     else:
         model = timm.create_model("diag_resnet18", **kwargs)
     model.double()
-    vitling.load_weights(model, fill(file))
+    vitling.load_weights(model, fan_in(file["state_dict"], file["fill"]))
     return model.eval()
 
 
@@ -70,7 +50,7 @@ def test_writing_in_the_authors_names_gives_their_keys_shapes_and_values(variant
     file, model = built(variant)
     written = model.to_authors(model.state_dict()) if hasattr(model, "to_authors") else model.state_dict()
     assert {key: list(value.shape) for key, value in written.items()} == dict(file["state_dict"])
-    assert all(torch.equal(written[key], value) for key, value in fill(file).items())
+    assert all(torch.equal(written[key], value) for key, value in fan_in(file["state_dict"], file["fill"]).items())
     assert sum(p.numel() for p in model.parameters()) == file["param_count"]
 
 

@@ -4,7 +4,7 @@ import pytest
 import timm
 import torch
 import torch.nn.functional as F
-from rule import golden, normal
+from rule import fan_in, golden
 from torch import nn
 
 import vitling
@@ -147,28 +147,8 @@ class ModelB(nn.Module):
         return self.head(x.mean(dim=1))
 
 
-def filled(shapes: dict, rule: dict, salt: str = "salt") -> dict[str, torch.Tensor]:
-    """The state dict that a file's rule gives, in float64; counters are zero."""
-    state = {}
-    for key, shape in shapes.items():
-        t = normal(rule[salt] + key, shape).double()
-        if not len(shape):
-            state[key] = torch.tensor(0)
-        elif key in rule["unit"]:
-            state[key] = t
-        elif len(shape) >= 2:
-            state[key] = t / (t.numel() / shape[0]) ** 0.5
-        elif key.endswith("running_var"):
-            state[key] = 1 + 0.05 * t.abs()
-        elif key.endswith("weight"):
-            state[key] = 1 + 0.05 * t
-        else:
-            state[key] = 0.05 * t
-    return state
-
-
 def fill(model: nn.Module, rule: dict, salt: str = "salt") -> nn.Module:
-    model.double().load_state_dict(filled({k: v.shape for k, v in model.state_dict().items()}, rule, salt))
+    model.double().load_state_dict(fan_in([(k, v.shape) for k, v in model.state_dict().items()], rule, salt))
     return model.eval()
 
 
@@ -266,7 +246,7 @@ def test_attention_captured_from_the_papers_vit_gives_the_releases_rollout_entro
     config = file["config"]
     model = timm.create_model(f"diag_vit_patch{config['patch_size']}", embed_dim=config["dim"])
     model.double()
-    vitling.load_weights(model, filled(dict(file["state_dict"]), file["fill"]))
+    vitling.load_weights(model, fan_in(file["state_dict"], file["fill"]))
     seen = capture_batch(model, randn(file["input"]["shape"], file["input"]["seed"]))
     assert len(seen.attention) == len(seen.blocks) == 6
     close(seen.logits, file["logits"], abs_=1e-7)

@@ -5,7 +5,7 @@ import pytest
 import timm
 import torch
 import torch.nn.functional as F
-from rule import golden, normal
+from rule import about, golden, normal
 
 import vitling
 from vitling.models.lvvit import LVViT, mix_tokens, random_box
@@ -35,14 +35,8 @@ def fill(file: dict) -> dict[str, torch.Tensor]:
             for suffix, override in file["fill"]["suffix_overrides"]:
                 scale = override if key.endswith(suffix) else scale
             state[key] = scale * t
-        elif key.endswith("running_var"):
-            state[key] = 1 + 0.05 * t.abs()
-        elif key.endswith("weight"):
-            state[key] = 1 + 0.05 * t
-        elif shape:
-            state[key] = 0.05 * t
         else:
-            state[key] = torch.tensor(0)
+            state[key] = about(key, t)
     return state
 
 
