@@ -4,6 +4,7 @@ import ast
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from glob import escape, iglob
+from os import environ
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent
@@ -31,11 +32,12 @@ def recipes(incomplete: str) -> list[str]:
 
 def settings(incomplete: str) -> list[str]:
     """Keys of a recipe, and the values of those that are names."""
-    key, equals, value = incomplete.partition("=")
+    before = _before_equals()
+    key, equals, value = (before + incomplete.removeprefix("=")).partition("=")
     if not equals:
         return _starting(key, (f"{name}=" for name in setting_keys()))
     names = {"model": model_names, "method": method_names}.get(key, list)()
-    return [f"{key}={name}" for name in _starting(value, names)]
+    return [name if before else f"{key}={name}" for name in _starting(value, names)]
 
 
 def recipes_and_settings(incomplete: str) -> list[str]:
@@ -78,6 +80,15 @@ def setting_keys() -> list[str]:
         part = getattr(recipe, field.name)
         keys += [f"{field.name}.{inner.name}" for inner in fields(part)] if is_dataclass(part) else [field.name]
     return keys
+
+
+def _before_equals() -> str:
+    """`model=` where bash, for which an equals sign ends a word, asks about what follows it; empty in other shells."""
+    if environ.get("_VITLING_COMPLETE") != "complete_bash":
+        return ""
+    words, here = environ["COMP_WORDS"].split("\n"), int(environ["COMP_CWORD"])
+    equals = next((i for i in (here, here - 1) if i < len(words) and words[i] == "="), 0)
+    return f"{words[equals - 1]}=" if equals else ""
 
 
 def _keys_of(file: Path, wanted: Callable[[str], bool]) -> Iterator[str]:

@@ -1,8 +1,10 @@
 """Shell completion: the names are the real ones, and no key press waits for torch."""
 
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -53,5 +55,34 @@ def test_the_shell_gets_names_without_torch(line, expected):
     code = "import sys; sys.modules['torch'] = None; sys.argv[0] = 'vitling'; from vitling.cli import main; main()"
     result = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, **asked}, capture_output=True, text=True, check=False
+    )
+    assert expected in result.stdout.split(), result.stderr
+
+
+IN_BASH = """
+eval "$(_VITLING_COMPLETE=source_bash vitling)"
+COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
+_vitling_completion vitling
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+
+
+@pytest.mark.skipif(not shutil.which("bash"), reason="there is no bash")
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("vitling train digits --recipe digits/v", "digits/vit_nano"),
+        ("vitling train digits meth", "method="),
+        ("vitling train digits method = boot", "bootstrap"),  # an equals sign ends a word of bash
+        ("vitling train digits method =", "bootstrap"),
+    ],
+)
+def test_the_script_that_is_installed_works_in_bash(words, expected):
+    search = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    result = subprocess.run(
+        ["bash", "-c", IN_BASH, "bash", *words.split()],
+        env={**os.environ, "PATH": search},
+        capture_output=True,
+        text=True,
     )
     assert expected in result.stdout.split(), result.stderr
