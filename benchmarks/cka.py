@@ -127,7 +127,7 @@ def errors() -> dict[str, float]:
     import timm
     import torch
 
-    import vitling  # noqa: F401
+    import vitling  # noqa: F401  (registers our families)
     from vitling.diagnose import cka_matrix
 
     torch.set_num_threads(1)

@@ -15,7 +15,7 @@ import torch
 
 from vitling.errors import UserError
 from vitling.listener import Listener
-from vitling.methods.token_labeling import annotator_epochs, with_annotator_epochs
+from vitling.methods.token_labeling import epochs_of_annotator, with_annotator_epochs
 from vitling.recipe import Recipe, from_dict, to_dict
 from vitling.run import Run, asked_for
 from vitling.train import BUDGET_USED, MEASURED_SHARE, PREPARING_SHARE, Settings, Training, create_accelerator
@@ -44,7 +44,7 @@ class Pace:
         """A whole run, and the one that its method needs first."""
         seconds = self.fixed + recipe.epochs * self.epoch_seconds()
         if first := self.preparing:
-            seconds += first.fixed + annotator_epochs(recipe) * first.epoch_seconds()
+            seconds += first.fixed + epochs_of_annotator(recipe) * first.epoch_seconds()
         return seconds
 
     def scaled(self, factor: float) -> "Pace":

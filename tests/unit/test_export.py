@@ -4,6 +4,7 @@ import json
 import sys
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import ClassVar
 
 import huggingface_hub
 import numpy as np
@@ -298,7 +299,7 @@ def test_a_push_without_a_token_or_with_a_bad_name_is_refused_before_anything_is
 class Hub(BaseHTTPRequestHandler):
     """The three answers of the hub that a push needs; remembers what was asked."""
 
-    asked: list = []  # noqa: RUF012
+    asked: ClassVar[list] = []
 
     def do_POST(self):
         body = self.rfile.read(int(self.headers["Content-Length"])).decode()

@@ -110,7 +110,8 @@ class TokenLabeling(Method):
         """Find the label maps, or have them made.
 
         `labels` is a folder that `vitling relabel` wrote, or "truth" for no maps; `annotator` a run or a model of timm whose maps
-        are made now and kept in the run directory; relabel="auto" trains a small CNN first, for `annotator_epochs`, and takes it as the annotator.
+        are made now and kept in the run directory; relabel="auto" trains a small CNN first, for `annotator_epochs`, and takes it as
+        the annotator.
         """
         given = [bool(source) for source in (labels, annotator, relabel)]
         if given.count(True) != 1 or relabel not in ("", "auto") or "maps" in others:
@@ -322,7 +323,7 @@ def find_embedding(model: nn.Module) -> nn.Module:
 def annotator_recipe(recipe: Recipe, size: tuple[int, int]) -> Recipe:
     """A small CNN on the same images, with the same ones held out: a label must not know the validation split."""
     small = max(size) <= SMALL_IMAGE
-    epochs = annotator_epochs(recipe)
+    epochs = epochs_of_annotator(recipe)
     if min(size) < SMALLEST_IMAGE:
         scale = SMALLEST_IMAGE / min(size)
         recipe = replace(recipe, img_size=tuple(round(side * scale) for side in size), train_size=None)
@@ -345,12 +346,12 @@ def annotator_recipe(recipe: Recipe, size: tuple[int, int]) -> Recipe:
     )
 
 
-def annotator_epochs(recipe: Recipe) -> int:
+def epochs_of_annotator(recipe: Recipe) -> int:
     """How long the annotator of relabel=auto trains."""
     return recipe.method_args.get("annotator_epochs") or min(recipe.epochs, ANNOTATOR_EPOCHS)
 
 
-def with_annotator_epochs(recipe: Recipe, epochs: int) -> Recipe:
+def with_annotator_epochs(recipe: Recipe, epochs: int | None) -> Recipe:
     """The recipe with so many epochs for the annotator that it trains first; unchanged where it trains none."""
     if recipe.method_args.get("relabel") != "auto":
         return recipe

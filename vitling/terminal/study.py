@@ -10,8 +10,8 @@ from rich.progress import Progress
 
 from vitling.errors import UserError, did_you_mean
 from vitling.listener import Listener, StudyListener
-from vitling.terminal.console import console, print_whole, say
-from vitling.terminal.training import Plain, live_progress
+from vitling.terminal.console import print_whole, say
+from vitling.terminal.training import Plain, listening
 from vitling.terminal.words import duration, percent
 
 
@@ -131,13 +131,8 @@ def show_study(quiet: bool = False):
     from vitling.train import Interrupted
 
     try:
-        if quiet:
-            yield StudyListener()
-        elif console.is_terminal:
-            with live_progress(console) as progress:
-                yield LiveStudy(progress)
-        else:
-            yield PlainStudy()
+        with listening(quiet, silent=StudyListener, plain=PlainStudy, live=LiveStudy) as listener:
+            yield listener
     except (Interrupted, KeyboardInterrupt) as interruption:
         print(str(interruption) or "interrupted; the same command goes on", file=sys.stderr)
         sys.exit(130)

@@ -116,18 +116,25 @@ def live_progress(console: Console) -> Progress:
 
 
 @contextmanager
+def listening(quiet: bool, *, silent: type, plain: type, live: type):
+    """The listener that fits the place: one with bars in a terminal, one of plain lines elsewhere, or a silent one."""
+    if quiet:
+        yield silent()
+    elif console.is_terminal:
+        with live_progress(console) as progress:
+            yield live(progress)
+    else:
+        yield plain()
+
+
+@contextmanager
 def show_training(quiet: bool = False):
-    """A listener for `train`: a live bar in a terminal, plain lines elsewhere. Says how to resume when interrupted."""
+    """A listener for `train`. Says how to resume when interrupted."""
     from vitling.train import Interrupted
 
     try:
-        if quiet:
-            yield Listener()
-        elif console.is_terminal:
-            with live_progress(console) as progress:
-                yield Live(progress)
-        else:
-            yield Plain()
+        with listening(quiet, silent=Listener, plain=Plain, live=Live) as listener:
+            yield listener
     except Interrupted as interruption:
         say(str(interruption))
 
