@@ -19,7 +19,7 @@ from sklearn.datasets import load_sample_image
 from timm.data import create_transform
 from torchvision.transforms import RandomCrop
 
-from vitling.data.augment import Augment
+from vitling.data.augment.augment import Augment
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 POLICY = "rand-m9-mstd0.5-inc1"

@@ -24,8 +24,8 @@ import vitling
 from vitling.methods import create_method
 from vitling.models.agent import create_agent
 from vitling.optim import create_optimizer
-from vitling.recipe import Optim, override
-from vitling.recipes import bootstrapping
+from vitling.recipes import Optim, override
+from vitling.recipes.named import bootstrapping
 
 
 class Step:

@@ -20,10 +20,11 @@ import timm
 import torch
 from results_page import fill
 
-from vitling.data.augment import Augment
-from vitling.data.label_maps import Header, LabelMaps
-from vitling.methods.token_labeling import TokenLabeling, annotator_recipe
-from vitling.recipe import Recipe, load_recipe, replace
+from vitling.data.augment.augment import Augment
+from vitling.methods.token_labeling import TokenLabeling
+from vitling.methods.token_labeling.label_maps import Header, LabelMaps
+from vitling.methods.token_labeling.method import annotator_recipe
+from vitling.recipes import Recipe, load_recipe, replace
 
 ALLOWED = 0.10
 

@@ -1,49 +1,38 @@
 """vitling grows Vision Transformers from scratch on small image datasets.
 
-Importing it takes milliseconds. Our families are registered with timm as soon as timm is imported, before or after this.
+Importing it registers our families with timm, so that `timm.create_model("dhvt_tiny_cifar_patch4")` builds them.
 """
 
 __version__ = "0.1.0"
 
 import sys as _sys
 from importlib import import_module as _import_module
-from types import ModuleType as _ModuleType
+from pathlib import Path as _Path
 
-from vitling import _imports
-
-_imports.watch_timm()
-
-# The public names and the file each lives in. They load on first use, because torch takes seconds to import.
+# The public names and the module each lives in; they load on first use.
 _PUBLIC = {
-    "Recipe": "vitling.recipe",
+    "Callback": "vitling.callbacks",
+    "Recipe": "vitling.recipes",
+    "Settings": "vitling.training.settings",
     "UserError": "vitling.errors",
     "ViTClassifier": "vitling.estimator",
-    "evaluate": "vitling.evaluate",
-    "export": "vitling.export",
-    "load_recipe": "vitling.recipe",
-    "load_run": "vitling.run",
-    "load_weights": "vitling.weights",
-    "plan": "vitling.plan",
-    "predict": "vitling.predict",
-    "relabel": "vitling.relabel",
-    "reproduce": "vitling.reproduce",
-    "save_weights": "vitling.weights",
-    "study": "vitling.study",
-    "train": "vitling.train",
+    "evaluate": "vitling.evaluation.evaluation",
+    "export": "vitling.deploy.export",
+    "load_recipe": "vitling.recipes",
+    "load_run": "vitling.runs.run",
+    "load_weights": "vitling.models.weights",
+    "open_model": "vitling.runs.opening",
+    "override": "vitling.recipes",
+    "plan": "vitling.planning.plan",
+    "predict": "vitling.deploy.prediction",
+    "relabel": "vitling.methods.token_labeling.relabeling",
+    "reproduce": "vitling.papers.reproduction",
+    "save_weights": "vitling.models.weights",
+    "study": "vitling.studies.study",
+    "train": "vitling.training.loop",
 }
-_PARTS = ("data", "diagnose", "methods", "models", "recipes")  # as in vitling.diagnose.linear_cka
-__all__ = ["__version__", *sorted(_PUBLIC)]
-
-
-class _Package(_ModuleType):
-    """Keeps `vitling.train` the function: importing the file of that name would put the module in its place."""
-
-    def __setattr__(self, name: str, value) -> None:
-        if not (name in _PUBLIC and isinstance(value, _ModuleType)):
-            super().__setattr__(name, value)
-
-
-_sys.modules[__name__].__class__ = _Package
+_PACKAGES = ("data", "diagnose", "methods", "models", "recipes")  # as in vitling.diagnose.linear_cka
+__all__ = ["__version__", "register_models", *sorted(_PUBLIC)]
 
 
 def __getattr__(name: str):
@@ -51,10 +40,28 @@ def __getattr__(name: str):
         value = getattr(_import_module(_PUBLIC[name]), name)
         globals()[name] = value
         return value
-    if name in _PARTS:
+    if name in _PACKAGES:
         return _import_module(f"vitling.{name}")
     raise AttributeError(f"module 'vitling' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_PUBLIC})
+
+
+def register_models() -> None:
+    """Enter every family into timm's registry. Done by `import vitling`; calling it again changes nothing."""
+    _import_module("vitling.models")
+
+
+def _is_the_command() -> bool:
+    """Whether this process is the `vitling` command. It registers models when it needs them: --help does not wait for torch."""
+    if _sys.argv[:1] == ["-m"]:  # the name of a module that is being looked for
+        return any(argument == "vitling" or argument.startswith("vitling.") for argument in _sys.orig_argv)
+    return _Path(*_sys.argv[:1]).stem == "vitling"
+
+
+from vitling import _deprecated  # noqa: E402, F401  (old module names, for one release)
+
+if not _is_the_command():
+    register_models()

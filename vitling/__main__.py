@@ -1,3 +1,3 @@
-from vitling.cli import main
+from vitling.cli.main import main
 
 main()

@@ -13,17 +13,19 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, column_or_1d, validate_data
 
-from vitling import terminal
-from vitling.data.images import Images
-from vitling.data.memory import array_images, is_list_of_images, keep, list_images
-from vitling.data.prepare import Reading, load_split
+from vitling.cli import terminal
+from vitling.data.pipeline.reading import Reading, load_split
+from vitling.data.sources.images import Images
+from vitling.data.sources.memory import array_images, is_list_of_images, keep, list_images
 from vitling.errors import UserError
-from vitling.evaluate import predict_logits
-from vitling.plan import plan
-from vitling.recipe import Recipe, load_recipe, override, scale_epochs
-from vitling.run import Run, asked_for
-from vitling.temperature import calibrate
-from vitling.train import Interrupted, Settings, train
+from vitling.evaluation.loop import predict_logits
+from vitling.evaluation.temperature import calibrate
+from vitling.planning.plan import plan
+from vitling.recipes import Recipe, load_recipe, override, scale_epochs
+from vitling.runs.run import Run, asked_for
+from vitling.training.loop import train
+from vitling.training.settings import Settings
+from vitling.training.signals import Interrupted
 
 
 class InvalidInput(UserError, ValueError):

@@ -20,10 +20,12 @@ import torch
 from safetensors.torch import load_file
 
 import vitling
-from vitling.data.prepare import Reading
-from vitling.listener import Listener
-from vitling.recipe import Augment, Optim, Recipe, override, save_recipe
-from vitling.train import Interrupted, Settings, train
+from vitling.callbacks import Listener
+from vitling.data.pipeline.reading import Reading
+from vitling.recipes import Augment, Optim, Recipe, override, save_recipe
+from vitling.training.loop import train
+from vitling.training.settings import Settings
+from vitling.training.signals import Interrupted
 
 FILE = Path(__file__).parent / "data" / "recorded_runs.json"
 ONE_THREAD = Settings(threads=1)

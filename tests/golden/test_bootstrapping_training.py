@@ -13,8 +13,8 @@ from vitling.methods import create_method
 from vitling.methods.bootstrap import align_gradients, borrowed_rows, feature_loss, mutual_loss
 from vitling.models.vit import BootstrappingViT
 from vitling.optim import Schedule, create_optimizer
-from vitling.recipe import Optim
-from vitling.recipes import bootstrapping as recipes
+from vitling.recipes import Optim
+from vitling.recipes.named import bootstrapping as recipes
 
 REL = 2e-5  # the files hold six digits
 

@@ -8,12 +8,13 @@ from rule import golden
 from test_lvvit import build, images
 from torch import nn
 
-from vitling.data.augment import Geometry
-from vitling.data.pillow_ops import affines, op_index
-from vitling.methods.label_transport import dense_scores, move_nearest, roi_align, transport_labels
-from vitling.methods.token_labeling import label_target, mix_targets, mix_tokens, token_label_loss
+from vitling.data.augment.augment import Geometry
+from vitling.data.augment.pillow_ops import affines, op_index
+from vitling.methods.token_labeling import mix_tokens, token_label_loss
+from vitling.methods.token_labeling.method import label_target, mix_targets
+from vitling.methods.token_labeling.relabeling import best_classes, score_map
+from vitling.methods.token_labeling.transport import dense_scores, move_nearest, roi_align, transport_labels
 from vitling.models.lvvit import random_box
-from vitling.relabel import best_classes, score_map
 
 PIPELINE = golden("tokenlabel__pipeline_a")
 K = PIPELINE["num_classes"]

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from vitling.cli import main
+from vitling.cli.main import main
 
 
 def call(*arguments, stdin: bytes = b"") -> tuple[int, str, str]:

@@ -8,7 +8,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from vitling import load_recipe, train
-from vitling.recipe import override
+from vitling.recipes import override
 
 CLASSES = ("cat", "dog", "fox")
 PHOTOGRAPHS = ("DATA", "photos", "path/to/folder", "my_images", "IMAGENET", "data/flowers", "flowers10")

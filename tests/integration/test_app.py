@@ -12,10 +12,10 @@ from browser import CHROMIUM, open_browser
 from PIL import Image
 
 import vitling
-from vitling.app import bind, open_viewer
-from vitling.data.images import fit_image
+from vitling.data.sources.images import fit_image
+from vitling.deploy.app import bind, open_viewer
 from vitling.errors import UserError
-from vitling.recipe import Augment, Optim, Recipe, replace
+from vitling.recipes import Augment, Optim, Recipe, replace
 
 pytest.importorskip("gradio", reason='gradio is not installed: pip install "vitling[app]"')
 

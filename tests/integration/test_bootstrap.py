@@ -15,8 +15,11 @@ from safetensors.torch import load_file
 from ten_classes import write_ten_classes
 
 import vitling
-from vitling.recipe import Augment, Optim, Recipe, override, replace, save_recipe
-from vitling.train import Interrupted, Listener, Settings, train
+from vitling.callbacks import Listener
+from vitling.recipes import Augment, Optim, Recipe, override, replace, save_recipe
+from vitling.training.loop import train
+from vitling.training.settings import Settings
+from vitling.training.signals import Interrupted
 
 pytestmark = pytest.mark.slow
 
@@ -83,7 +86,7 @@ FIXED_STATISTICS = """
 import torch
 torch.nn.BatchNorm2d.forward = lambda self, x: torch.nn.functional.batch_norm(
     x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
-from vitling.cli import main
+from vitling.cli.main import main
 main()
 """
 

@@ -12,7 +12,7 @@ import pytest
 from command import error, start, vitling
 from PIL import Image
 
-from vitling.cli import app
+from vitling.cli.main import app
 
 pytestmark = pytest.mark.slow
 

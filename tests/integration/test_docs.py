@@ -25,9 +25,9 @@ from docs_folder import SHORT, break_things, make_folder
 from docs_pages import PAGES, ROOT, Block, blocks, inline_commands, words
 
 import vitling
-from vitling.cli import app
+from vitling.cli.main import app
 from vitling.papers.plan import make_plan
-from vitling.recipe import load_recipe, override, read_recipes
+from vitling.recipes import load_recipe, override, read_recipes
 
 pytestmark = pytest.mark.slow
 

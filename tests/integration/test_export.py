@@ -14,8 +14,8 @@ from command import vitling
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from vitling.recipe import Optim, Recipe
-from vitling.train import train
+from vitling.recipes import Optim, Recipe
+from vitling.training.loop import train
 
 pytest.importorskip("onnxruntime", reason='needs pip install "vitling[export]"')
 pytestmark = pytest.mark.slow

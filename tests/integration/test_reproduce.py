@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from vitling.cli import app
+from vitling.cli.main import app
 from vitling.errors import UserError
-from vitling.figures import draw_figure
-from vitling.reproduce import preview, reproduce
-from vitling.train import Settings
+from vitling.papers.figures import draw_figure
+from vitling.papers.reproduction import preview, reproduce
+from vitling.training.settings import Settings
 
 pytestmark = pytest.mark.slow
 

@@ -11,11 +11,12 @@ import pytest
 from command import call
 
 import vitling
+from vitling.callbacks import Listener, StudyListener
 from vitling.errors import UserError
-from vitling.listener import Listener, StudyListener
-from vitling.recipe import Augment, Optim, Recipe, override, save_recipe
-from vitling.study import Study, study
-from vitling.train import Interrupted, Settings
+from vitling.recipes import Augment, Optim, Recipe, override, save_recipe
+from vitling.studies.study import Study, study
+from vitling.training.settings import Settings
+from vitling.training.signals import Interrupted
 
 pytestmark = pytest.mark.slow
 

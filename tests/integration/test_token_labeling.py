@@ -13,9 +13,11 @@ import torch
 from safetensors.torch import load_file
 
 import vitling
+from vitling.callbacks import Listener
 from vitling.errors import UserError
-from vitling.recipe import Augment, Optim, Recipe, override, replace
-from vitling.train import Interrupted, Listener, train
+from vitling.recipes import Augment, Optim, Recipe, override, replace
+from vitling.training.loop import train
+from vitling.training.signals import Interrupted
 
 pytestmark = pytest.mark.slow
 
@@ -153,8 +155,9 @@ def test_one_command_trains_the_annotator_too_and_resumes_inside_it(student, tmp
 
 
 def test_the_annotator_never_sees_the_validation_split(student):
-    from vitling.data.prepare import Reading, open_recipe_data, split_training
-    from vitling.methods.token_labeling import annotator_recipe
+    from vitling.data.pipeline.reading import Reading
+    from vitling.data.pipeline.training_data import open_recipe_data, split_training
+    from vitling.methods.token_labeling.method import annotator_recipe
 
     for recipe in (student, replace(student, folds=3, fold=1), replace(student, fraction=0.3, seed=4)):
         data = open_recipe_data(recipe, Reading())
@@ -209,7 +212,7 @@ def test_the_command_line_from_annotator_to_evaluation(annotator, tmp_path):
 
     told = vitling_command("relabel", annotator.path, "digits", "--out", "maps")
     assert "1,438 label maps of 2 x 2 cells with 5 of 10 classes: 86.3 KB in maps" in told
-    vitling.recipe.save_recipe(replace(STUDENT, epochs=2), tmp_path / "recipe.yaml")
+    vitling.recipes.save_recipe(replace(STUDENT, epochs=2), tmp_path / "recipe.yaml")
     arguments = ["--recipe", "recipe.yaml", "method_args.labels=maps", "--out", "run"]
     vitling_command("train", "digits", *arguments)
     assert json.loads(vitling_command("evaluate", "run", "--json"))["top1"] > 0.15

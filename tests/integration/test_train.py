@@ -16,10 +16,14 @@ import torch
 from safetensors.torch import load_file
 
 import vitling
+from vitling.callbacks import Listener
 from vitling.errors import UserError
 from vitling.methods import Method
-from vitling.recipe import Augment, Optim, Recipe, override, replace
-from vitling.train import Interrupted, Listener, Settings, train
+from vitling.recipes import Augment, Optim, Recipe, override, replace
+from vitling.runs.run import Run
+from vitling.training.loop import train
+from vitling.training.settings import Settings
+from vitling.training.signals import Interrupted
 
 pytestmark = pytest.mark.slow
 
@@ -137,7 +141,7 @@ def test_data_that_changed_meanwhile_is_refused(tmp_path):
 
 
 def test_a_killed_run_repeats_the_uninterrupted_one(uninterrupted, tmp_path):
-    vitling.recipe.save_recipe(RECIPE, tmp_path / "recipe.yaml")
+    vitling.recipes.save_recipe(RECIPE, tmp_path / "recipe.yaml")
     command = [sys.executable, "-m", "vitling", "train", "digits", "--recipe", str(tmp_path / "recipe.yaml")]
     command += ["--out", str(tmp_path / "run"), "--checkpoint-seconds", "0"]
     for kill_after in (3, 17):  # checkpoints written before the process is killed
@@ -241,7 +245,7 @@ def test_accumulated_gradients_equal_one_large_batch(tmp_path):
 def test_two_processes_give_the_losses_of_one(tmp_path):
     plain = override(RECIPE, ["model_args.drop_path_rate=0", "model_args.proj_drop_rate=0", "epochs=2"])
     plain = replace(plain, method_args={})
-    vitling.recipe.save_recipe(plain, tmp_path / "recipe.yaml")
+    vitling.recipes.save_recipe(plain, tmp_path / "recipe.yaml")
     arguments = ["-m", "vitling", "train", "digits", "--recipe", str(tmp_path / "recipe.yaml"), "--out"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -456,7 +460,7 @@ def test_a_failed_start_leaves_the_folder_that_the_user_made(tmp_path):
 def test_a_full_disk_is_one_clear_line(tmp_path):
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full on this system")
-    run = vitling.run.Run(tmp_path)
+    run = Run(tmp_path)
     (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
     with pytest.raises(UserError, match="no space left on the device"):
         run.append("metrics.jsonl", {"epoch": 1})

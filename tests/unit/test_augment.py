@@ -17,11 +17,11 @@ from timm.data.random_erasing import RandomErasing
 from timm.data.transforms import RandomResizedCropAndInterpolation
 from torchvision.transforms import ColorJitter
 
-from vitling.data.augment import Augment, Geometry
-from vitling.data.mix import Mix
-from vitling.data.pillow_ops import OPERATIONS, apply_ops, op_index
-from vitling.data.randaugment import RandAugment
+from vitling.data.augment.augment import Augment, Geometry
+from vitling.data.augment.pillow_ops import OPERATIONS, apply_ops, op_index
+from vitling.data.augment.randaugment import RandAugment
 from vitling.errors import UserError
+from vitling.methods.mixing import Mix
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 FILL = (124, 116, 104)
@@ -406,7 +406,7 @@ def test_rows_of_a_batch_can_be_augmented_apart(crop, monkeypatch):
     whole = transform.apply(images, draws)
     rows = slice(4, 8)
     assert torch.equal(transform.apply(images[rows], {k: v[rows] for k, v in draws.items()}), whole[rows])
-    monkeypatch.setattr("vitling.data.augment.CHUNK", 5 * 3 * 32 * 32)
+    monkeypatch.setattr("vitling.data.augment.augment.CHUNK", 5 * 3 * 32 * 32)
     assert torch.equal(transform.apply(images, draws), whole)
 
 

@@ -14,8 +14,7 @@ from vitling.methods.bootstrap import align_gradients, borrowed_rows, feature_lo
 from vitling.methods.distillation import Teacher
 from vitling.models.agent import Agent
 from vitling.optim import create_optimizer
-from vitling.recipe import Optim, load_recipe
-from vitling.recipes import named_recipes
+from vitling.recipes import Optim, load_recipe, named_recipes
 
 torch.manual_seed(0)
 VITS = {

@@ -4,9 +4,9 @@ import pytest
 import torch
 from scipy.stats import binomtest
 
-from vitling.compare import compare, mcnemar
 from vitling.errors import UserError
-from vitling.evaluate import measure
+from vitling.evaluation.comparison import compare, mcnemar
+from vitling.evaluation.metrics import measure
 
 
 @pytest.mark.parametrize(("a", "b"), [(0, 0), (3, 3), (1, 8), (9, 1), (40, 2), (250, 200)])

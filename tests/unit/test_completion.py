@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from vitling import completion
-from vitling.data.named import NAMES
+from vitling.cli import completion
+from vitling.data.sources.named import NAMES
 from vitling.methods import METHODS
 from vitling.models import our_models
 
@@ -52,7 +52,7 @@ def test_runs_are_found_one_and_two_folders_deep(tmp_path, monkeypatch):
 def test_the_shell_gets_names_without_torch(line, expected):
     """A torch that cannot be imported would show."""
     asked = {"_VITLING_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
-    code = "import sys; sys.modules['torch'] = None; sys.argv[0] = 'vitling'; from vitling.cli import main; main()"
+    code = "import sys; sys.modules['torch'] = None; sys.argv[0] = 'vitling'; from vitling.cli.main import main; main()"
     result = subprocess.run(
         [sys.executable, "-c", code], env={**os.environ, **asked}, capture_output=True, text=True, check=False
     )

@@ -11,10 +11,10 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 import vitling  # noqa: F401  (registers our families)
 from vitling import diagnose
-from vitling.diagnose.capture import as_tokens, find_attention_layout
 from vitling.diagnose.features import judge_channels
 from vitling.errors import UserError
 from vitling.models import our_models
+from vitling.models.inspect import as_tokens, find_attention_layout
 
 OURS = [name for name in our_models() if name.endswith("_test")]
 VITS = [name for name in OURS if not name.startswith(("agent", "diag_resnet", "resnet9"))]

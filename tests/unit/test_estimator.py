@@ -17,12 +17,12 @@ from sklearn.preprocessing import MinMaxScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import vitling
-from vitling.data.images import ArrayImages
-from vitling.data.memory import keep
-from vitling.data.sources import open_dataset
+from vitling.data.sources.dataset import open_dataset
+from vitling.data.sources.images import ArrayImages
+from vitling.data.sources.memory import keep
 from vitling.errors import UserError
-from vitling.recipe import Augment, Optim, Recipe, replace
-from vitling.temperature import calibrate
+from vitling.evaluation.temperature import calibrate
+from vitling.recipes import Augment, Optim, Recipe, replace
 
 
 def check_name(check) -> str:

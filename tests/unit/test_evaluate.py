@@ -9,13 +9,16 @@ import torch
 from PIL import Image
 
 from vitling.data import BadImage
-from vitling.data.prepare import Preprocessing, Reading, split_training
-from vitling.data.sources import open_dataset
+from vitling.data.pipeline.preprocessing import Preprocessing
+from vitling.data.pipeline.reading import Reading
+from vitling.data.pipeline.training_data import split_training
+from vitling.data.sources.dataset import open_dataset
+from vitling.deploy.prediction import predict
 from vitling.errors import UserError
-from vitling.evaluate import evaluate, measure
-from vitling.predict import predict
-from vitling.recipe import Recipe
-from vitling.run import Run
+from vitling.evaluation.evaluation import evaluate
+from vitling.evaluation.metrics import measure
+from vitling.recipes import Recipe
+from vitling.runs.run import Run
 
 COLOURS = {"a": (220, 20, 20), "b": (20, 220, 20), "c": (20, 20, 220)}
 TINY = dict(img_size=8, patch_size=4, embed_dim=16, depth=1, num_heads=2)

@@ -15,15 +15,15 @@ import yaml
 from PIL import Image
 
 import vitling
-from vitling.data.prepare import Preprocessing
-from vitling.data.sources import open_dataset
+from vitling.data.pipeline.preprocessing import Preprocessing
+from vitling.data.sources.dataset import open_dataset
+from vitling.deploy.export import export
+from vitling.deploy.prediction import predict
 from vitling.errors import UserError
-from vitling.evaluate import evaluate
-from vitling.export import export
-from vitling.passport import Passport
-from vitling.predict import predict
-from vitling.recipe import Recipe
-from vitling.run import Run
+from vitling.evaluation.evaluation import evaluate
+from vitling.recipes import Recipe
+from vitling.runs.metadata import Passport
+from vitling.runs.run import Run
 
 onnx = pytest.importorskip("onnx", reason='needs pip install "vitling[export]"')
 onnxruntime = pytest.importorskip("onnxruntime", reason='needs pip install "vitling[export]"')

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from vitling.data import ArrayImages, BadImage, FileImages, channel_statistics, decode, fit_image, load_image
-from vitling.data.images import read_image, read_layout
+from vitling.data.sources.images import read_image, read_layout
 from vitling.errors import UserError
 
 RNG = np.random.default_rng(0)

@@ -9,13 +9,13 @@ import torch
 import torch.nn.functional as F
 
 from vitling.data import ArrayImages, carve_validation, take_fraction
-from vitling.data import label_maps as storage
-from vitling.data.augment import Augment
-from vitling.data.label_maps import Header, LabelMaps
-from vitling.data.pillow_ops import op_index
-from vitling.data.sources import Dataset
+from vitling.data.augment.augment import Augment
+from vitling.data.augment.pillow_ops import op_index
+from vitling.data.sources.dataset import Dataset
 from vitling.errors import UserError
-from vitling.methods.label_transport import transport_labels
+from vitling.methods.token_labeling import label_maps as storage
+from vitling.methods.token_labeling.label_maps import Header, LabelMaps
+from vitling.methods.token_labeling.transport import transport_labels
 
 SIDE, CELLS = 64, 8
 PLAIN = dict(mean=(0.5,), std=(0.25,), crop="none", hflip=0.0, interpolation="bilinear")

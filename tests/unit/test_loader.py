@@ -5,11 +5,11 @@ from PIL import Image
 from rule import golden
 
 from vitling.data import ArrayImages, BadImage, FileImages
-from vitling.data.augment import Augment
-from vitling.data.loader import Resident, Streamed, TrainLoader, epoch_order, eval_batches
+from vitling.data.augment.augment import Augment
+from vitling.data.pipeline.loader import Resident, Streamed, TrainLoader, epoch_order, eval_batches
 from vitling.errors import UserError
-from vitling.recipe import Augment as AugmentSpec
-from vitling.recipe import Recipe, replace
+from vitling.recipes import Augment as AugmentSpec
+from vitling.recipes import Recipe, replace
 
 RECIPE = Recipe(batch_size=8, augment=AugmentSpec(randaugment="rand-m9-mstd0.5-inc1"))
 AUGMENT = Augment(

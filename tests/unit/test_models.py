@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import vitling
 from vitling.errors import UserError
 from vitling.models import our_models
-from vitling.weights import save_for_timm
+from vitling.models.weights import save_for_timm
 
 TEST = sorted(name for name in our_models() if name.endswith("_test"))
 NANO = sorted(name for name in our_models() if name.endswith("_nano"))

@@ -10,7 +10,7 @@ import pytest
 from image_trees import message, save, sizes, tree
 
 from vitling.data import decode, open_dataset
-from vitling.data.named import DEBIAN_FOLDERS, NAMES
+from vitling.data.sources.named import DEBIAN_FOLDERS, NAMES
 
 # --- names ------------------------------------------------------------------------------------------------------------
 
@@ -92,7 +92,7 @@ def test_a_download_that_fails_says_what_to_do(tmp_path, monkeypatch, name):
 def test_every_name_is_a_dataset_of_torchvision():
     import torchvision.datasets
 
-    from vitling.data.named import TORCHVISION
+    from vitling.data.sources.named import TORCHVISION
 
     assert {"fashion-mnist", "mnist", "cifar10", "cifar100", "svhn"} <= set(TORCHVISION)
     assert all(hasattr(torchvision.datasets, row.kind) and "train" in row.splits for row in TORCHVISION.values())

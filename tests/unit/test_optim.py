@@ -4,12 +4,12 @@ import torch
 from rule import golden
 from torch import nn
 
-from vitling.build import freeze
 from vitling.errors import UserError
 from vitling.methods import create_method
-from vitling.muon import QUINTIC, Muon, orthogonalise
 from vitling.optim import SAM, Schedule, check_patterns, create_optimizer, parameter_groups, peak_lr
-from vitling.recipe import Optim, Recipe
+from vitling.optim.muon import QUINTIC, Muon, orthogonalise
+from vitling.recipes import Optim, Recipe
+from vitling.training.setup import freeze
 
 SCHEDULES = golden("schedule__imagenet")
 DHVT = golden("dhvt__recipe")["schedules"]

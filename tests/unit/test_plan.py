@@ -3,15 +3,14 @@
 import numpy as np
 import pytest
 
-from vitling.advice import choose, expect, find_conflicts, pretrained_hint
-from vitling.data.images import ArrayImages
-from vitling.data.sources import Dataset
-from vitling.data.survey import Copies, Survey, neighbour_accuracy, survey
+from vitling.data.sources.dataset import Dataset
+from vitling.data.sources.images import ArrayImages
 from vitling.errors import UserError
 from vitling.models import build_model
-from vitling.plan import plan
-from vitling.recipe import Recipe, load_recipe, override
-from vitling.recipes import DEFAULT, named_recipes
+from vitling.planning.plan import plan
+from vitling.planning.rules import choose, expect, find_conflicts, pretrained_hint
+from vitling.planning.survey import Copies, Survey, neighbour_accuracy, survey
+from vitling.recipes import DEFAULT, Recipe, load_recipe, named_recipes, override
 
 
 def a_dataset(size=(32, 32), channels=3, counts=(60, 60), **splits) -> Dataset:
@@ -223,7 +222,7 @@ def test_a_survey_counts_splits_classes_copies_and_leaks():
 
 
 def test_large_data_is_looked_at_in_part(monkeypatch):
-    monkeypatch.setattr("vitling.data.survey.MOST_ROWS", 30)
+    monkeypatch.setattr("vitling.planning.survey.MOST_ROWS", 30)
     seen = survey(a_dataset(counts=(50, 50), test=50))
     assert seen.looked_at == 30
     assert seen.total == 150

@@ -11,14 +11,15 @@ import torch
 from PIL import Image
 
 import vitling.models  # noqa: F401  (registers our families)
-from vitling.data.prepare import Preprocessing, Reading
-from vitling.data.sources import open_dataset
+from vitling.data.pipeline.preprocessing import Preprocessing
+from vitling.data.pipeline.reading import Reading
+from vitling.data.sources.dataset import open_dataset
+from vitling.deploy.prediction import predict, read_paths
 from vitling.diagnose.overlay import attention_map, draw_overlay
 from vitling.errors import UserError
-from vitling.predict import predict, read_paths
-from vitling.recipe import Recipe
-from vitling.run import Run
-from vitling.temperature import LARGEST, calibrate, fit_temperature
+from vitling.evaluation.temperature import LARGEST, calibrate, fit_temperature
+from vitling.recipes import Recipe
+from vitling.runs.run import Run
 
 TINY = dict(img_size=8, patch_size=4, embed_dim=16, depth=2, num_heads=2)
 

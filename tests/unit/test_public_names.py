@@ -2,8 +2,11 @@
 
 import subprocess
 import sys
+from importlib import import_module
 
 import pytest
+
+from vitling._deprecated import MOVED
 
 NAMES = [
     "vitling.train",
@@ -41,6 +44,33 @@ def test_every_public_name_is_a_function_after_import_vitling_alone():
     assert result.returncode == 0, result.stderr
 
 
-def test_importing_vitling_loads_no_torch():
-    code = "import sys, vitling; sys.exit('torch' in sys.modules)"
+@pytest.mark.slow
+@pytest.mark.parametrize("first", ["import timm.data", "from importlib.util import find_spec; find_spec('timm')", ""])
+def test_our_models_are_registered_after_import_vitling_whatever_came_before(first):
+    # timm itself can be imported first only where the torchvision wheel matches torch; there `import torchvision` works.
+    works = subprocess.run([sys.executable, "-c", "import torchvision"], capture_output=True).returncode == 0
+    if "import timm" in first and not works:
+        pytest.skip("the torchvision wheel here does not match torch, so vitling has to be imported before timm")
+    code = f"{first}\nimport vitling, timm\nassert timm.is_model('dhvt_tiny_cifar_patch4')"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+
+
+def test_nothing_of_ours_runs_when_python_starts():
+    code = "import sys; sys.exit(any(name.partition('.')[0] in ('vitling', 'torch', 'timm') for name in sys.modules))"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.mark.parametrize("old", ["train.Settings", "recipe.override", "run.Run", "data.prepare.Reading"])
+def test_an_old_name_works_and_warns_with_the_new_one(old):
+    module, _, name = old.rpartition(".")
+    with pytest.warns(DeprecationWarning, match=rf"vitling\.{old} is now vitling\.\S+\.{name}"):
+        assert callable(getattr(import_module(f"vitling.{module}"), name))
+
+
+def test_an_old_module_that_lacks_a_name_says_so_and_every_new_place_exists():
+    with pytest.raises(ImportError, match="cannot import name 'nothing'"):
+        exec("from vitling.train import nothing")
+    for places in MOVED.values():
+        for place in places.split():
+            import_module(f"vitling.{place}")

@@ -1,8 +1,7 @@
 import pytest
 
 from vitling.errors import UserError
-from vitling.recipe import Augment, Optim, Recipe, all_keys, load_recipe, override, replace, save_recipe
-from vitling.recipes import named_recipes
+from vitling.recipes import Augment, Optim, Recipe, all_keys, load_recipe, named_recipes, override, replace, save_recipe
 
 
 @pytest.mark.parametrize("name", named_recipes())

@@ -12,11 +12,11 @@ from PIL import Image
 from torch import nn
 
 from vitling.data import open_dataset
-from vitling.data.author_maps import write_maps
-from vitling.data.label_maps import LabelMaps
-from vitling.data.sources import Dataset
+from vitling.data.sources.dataset import Dataset
 from vitling.errors import UserError
-from vitling.relabel import best_classes, export_to_authors, relabel, score_map
+from vitling.methods.token_labeling.author_maps import write_maps
+from vitling.methods.token_labeling.label_maps import LabelMaps
+from vitling.methods.token_labeling.relabeling import best_classes, export_to_authors, relabel, score_map
 
 
 def small_cnn(classes=3, chans=1):
@@ -111,7 +111,7 @@ def test_a_map_is_of_the_whole_picture_and_says_so(folder, tmp_path):
 
 
 def test_an_interrupted_relabeling_goes_on_and_ends_the_same(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(sys.modules["vitling.relabel"], "CHUNK_BYTES", 1)
+    monkeypatch.setattr(sys.modules["vitling.methods.token_labeling.relabeling"], "CHUNK_BYTES", 1)
     data = open_dataset(folder)
     relabel(small_cnn(), data, tmp_path / "whole", batch_size=4)
 
@@ -251,9 +251,10 @@ def test_what_was_written_can_be_opened_again(folder, tmp_path):
 
 
 def test_public_names_stay_functions_whatever_was_imported_before():
-    import vitling
     import vitling.evaluate
     import vitling.train
+
+    import vitling
 
     assert all(callable(getattr(vitling, name)) for name in ("train", "evaluate", "predict", "relabel"))
     assert vitling.relabel is relabel

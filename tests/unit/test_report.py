@@ -14,11 +14,24 @@ from PIL import Image
 
 import vitling
 from vitling import report
-from vitling.diagnose import plots
-from vitling.diagnose.calibration import reliability_curve
 from vitling.diagnose.match import match_layers
-from vitling.recipe import Augment, Optim, Recipe, replace
-from vitling.report import Chart, Code, Facts, Findings, Page, Picture, Section, Strip, Table, Text, as_picture, render
+from vitling.evaluation.calibration import reliability_curve
+from vitling.recipes import Augment, Optim, Recipe, replace
+from vitling.reports import plots
+from vitling.reports.page import (
+    Chart,
+    Code,
+    Facts,
+    Findings,
+    Page,
+    Picture,
+    Section,
+    Strip,
+    Table,
+    Text,
+    as_picture,
+    render,
+)
 
 NASTY = '<script>alert("x")</script> & $5_{x}$ 猫'
 
@@ -137,7 +150,7 @@ def test_what_a_broken_writer_leaves_behind_is_the_old_page(tmp_path):
 
 
 def test_the_command_line_starts_without_matplotlib():
-    code = "import sys, vitling.cli, vitling.terminal; sys.exit(any(m in sys.modules for m in ('matplotlib', 'torch', 'jinja2')))"
+    code = "import sys; sys.argv = ['vitling']; import vitling.cli.main, vitling.cli.terminal; sys.exit(any(m in sys.modules for m in ('matplotlib', 'torch', 'jinja2')))"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 

@@ -10,10 +10,10 @@ from vitling.models import build_model
 from vitling.papers import is_figure, tables
 from vitling.papers.estimate import build_on_meta, count_sizes
 from vitling.papers.plan import leave_out_unready, make_plan
+from vitling.papers.reproduction import preview, reproduce
 from vitling.papers.table import nano_on
-from vitling.recipe import load_recipe, override
-from vitling.reproduce import preview, reproduce
-from vitling.train import Settings
+from vitling.recipes import load_recipe, override
+from vitling.training.settings import Settings
 
 TABLES = [
     *(f"dhvt/table{number}" for number in range(2, 7)),

@@ -7,14 +7,14 @@ import timm
 import torch
 from torch import nn
 
+from vitling.cli.terminal import parse_fractions, parse_seeds
 from vitling.errors import UserError
-from vitling.methods.token_labeling import annotator_recipe, with_annotator_epochs
+from vitling.methods.token_labeling.method import annotator_recipe, with_annotator_epochs
 from vitling.models.macs import count_macs
-from vitling.pace import Pace, fit_epochs, read_pace
-from vitling.recipe import Optim, Recipe, load_recipe, read_recipes, scale_epochs
-from vitling.study import study
-from vitling.study_results import confidence_interval, plus_minus, short_number
-from vitling.terminal import parse_fractions, parse_seeds
+from vitling.planning.speed import Pace, fit_epochs, read_pace
+from vitling.recipes import Optim, Recipe, load_recipe, read_recipes, scale_epochs
+from vitling.studies.results import confidence_interval, plus_minus, short_number
+from vitling.studies.study import study
 
 PACE = Pace(fixed=2.0, step=0.1, validation=0.5, steps_per_epoch=10, validate_every=1, threads=1)
 

@@ -9,13 +9,13 @@ import sys
 import pytest
 from rich.console import Console
 
-from vitling import terminal
-from vitling.compare import Comparison
-from vitling.demo import Contender, Story
-from vitling.evaluate import Evaluation
-from vitling.predict import Prediction
-from vitling.run import Run
-from vitling.terminal.console import console
+from vitling.cli import terminal
+from vitling.cli.terminal.console import console
+from vitling.deploy.prediction import Prediction
+from vitling.evaluation.comparison import Comparison
+from vitling.evaluation.metrics import Evaluation
+from vitling.runs.run import Run
+from vitling.studies.demo import Contender, Story
 
 FACTS = dict(model="vit", parameters=1e6, method="supervised", data="[pets]", train_images=90, val_images=10, classes=2)
 FACTS |= dict(input=[3, 8, 8], epochs=2, steps_per_epoch=3, lr=1e-3, device="cpu", processes=1, start_epoch=0)
@@ -23,7 +23,7 @@ INFO = dict(stopped="all 2 epochs are done", wall_seconds=3.0, best=dict(val_top
 
 LISTENING = """
 from pathlib import Path
-from vitling import terminal
+from vitling.cli import terminal
 with terminal.show_training() as listener:
     for done in (1, 2):
         listener.decoding("train", done, 2)

@@ -8,7 +8,7 @@ from vitling.errors import UserError
 from vitling.methods import create_method
 from vitling.methods.bootstrap import mutual_loss
 from vitling.models import build_model
-from vitling.recipe import Optim
+from vitling.recipes import Optim
 
 
 def method_for(name="dhvt_test", **options):

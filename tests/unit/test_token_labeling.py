@@ -9,16 +9,16 @@ import torch
 import torch.nn.functional as F
 
 from vitling.data import ArrayImages
-from vitling.data.augment import Augment
-from vitling.data.label_maps import Header, LabelMaps
-from vitling.data.loader import Resident, TrainLoader
-from vitling.data.sources import Dataset
+from vitling.data.augment.augment import Augment
+from vitling.data.pipeline.loader import Resident, TrainLoader
+from vitling.data.sources.dataset import Dataset
 from vitling.errors import UserError
 from vitling.methods import create_method
-from vitling.methods.token_labeling import TokenLabeling, mix_targets, token_label_loss, token_shares
+from vitling.methods.token_labeling import TokenLabeling, token_label_loss
+from vitling.methods.token_labeling.label_maps import Header, LabelMaps
+from vitling.methods.token_labeling.method import mix_targets, token_shares
 from vitling.models import build_model
-from vitling.recipe import Optim, Recipe
-from vitling.recipes import named_recipes
+from vitling.recipes import Optim, Recipe, named_recipes
 
 FAMILIES = {
     "lvvit_test": {},

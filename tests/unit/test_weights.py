@@ -13,7 +13,7 @@ from torch import nn
 
 import vitling
 from vitling.errors import UserError
-from vitling.weights import adapt_state, load_weights, save_for_timm, save_weights
+from vitling.models.weights import adapt_state, load_weights, save_for_timm, save_weights
 
 TINY = {"patch_size": 4, "embed_dim": 16, "depth": 1, "num_heads": 2, "mlp_ratio": 1}
 

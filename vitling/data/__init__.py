@@ -1,8 +1,8 @@
 """Data: any labelled images in, uint8 tensors of one size out."""
 
-from vitling.data.decode import channel_statistics, decode
-from vitling.data.images import ArrayImages, BadImage, FileImages, HubImages, Images, fit_image, load_image
-from vitling.data.sources import Dataset, open_dataset
+from vitling.data.pipeline.decoding import channel_statistics, decode
+from vitling.data.sources.dataset import Dataset, open_dataset
+from vitling.data.sources.images import ArrayImages, BadImage, FileImages, HubImages, Images, fit_image, load_image
 from vitling.data.splits import carve_validation, k_folds, take_fraction
 
 __all__ = [

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from vitling.diagnose.attention import class_row, gradient_relevance, on_grid
-from vitling.diagnose.capture import capture_batch, evaluating, find_attention_layout, find_blocks, rollout_chain
 from vitling.errors import UserError
+from vitling.models.inspect import capture_batch, evaluating, find_attention_layout, find_blocks, rollout_chain
 
 
 def relevance_map(model: nn.Module, images: Tensor, target: Tensor | int | None = None) -> Tensor:

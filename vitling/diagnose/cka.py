@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from vitling.diagnose.capture import evaluating, find_blocks, first_tensor, images_of, watch
 from vitling.errors import UserError, did_you_mean
+from vitling.models.inspect import evaluating, find_blocks, first_tensor, images_of, watch
 
 SMALLEST_BATCH = 4  # HSIC_1 divides by n - 3
 COLUMNS = 1536  # features centred at a time: 128 rows of them stay in the cache, and no power of two collides in it

@@ -12,10 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitling.data.loader import Resident
-from vitling.data.prepare import Reading
-from vitling.diagnose.calibration import Reliability, reliability_curve
-from vitling.diagnose.capture import evaluating, find_blocks, first_tensor, what_works
+from vitling.data.pipeline.loader import Resident
+from vitling.data.pipeline.reading import Reading
 from vitling.diagnose.cka import SMALLEST_BATCH, CkaMatrix
 from vitling.diagnose.health import Gap, generalisation_gap
 from vitling.diagnose.match import Match, match_layers
@@ -23,9 +21,11 @@ from vitling.diagnose.sharpness import loss_sharpness
 from vitling.diagnose.single_pass import Measurements, measure
 from vitling.diagnose.subject import Pictures, Source, Subject, open_subjects, tell_apart
 from vitling.errors import UserError
-from vitling.evaluate import Evaluation
-from vitling.evaluate import measure as evaluate_logits
+from vitling.evaluation.calibration import Reliability, reliability_curve
+from vitling.evaluation.metrics import Evaluation
+from vitling.evaluation.metrics import measure as evaluate_logits
 from vitling.files import replacing, write_text
+from vitling.models.inspect import evaluating, find_blocks, first_tensor, what_works
 
 IMAGES = 512
 BATCH = 64
@@ -232,7 +232,7 @@ def write_diagnosis(
     Without `out` it goes into the first one's run as diagnosis.html, or into the working directory where that is no run.
     """
     from vitling.diagnose.page import diagnosis_page
-    from vitling.report import write_page
+    from vitling.reports.page import write_page
 
     progress = on_progress or (lambda name, done, total: None)
     page = Path(out) if out else _default_path(results)

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitling.diagnose.capture import Layout, evaluating, watch
 from vitling.errors import UserError
+from vitling.models.inspect import Layout, evaluating, watch
 
 SHORTCUTS = ("shortcut", "downsample")
 

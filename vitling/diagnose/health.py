@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from vitling.errors import UserError
-from vitling.evaluate import wilson_interval
+from vitling.evaluation.metrics import wilson_interval
 
 
 @dataclass

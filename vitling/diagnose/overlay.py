@@ -5,7 +5,8 @@ from PIL import Image
 from torch import Tensor, nn
 
 from vitling.diagnose.attention import attention_masks, fold_head_tokens, resize_masks
-from vitling.diagnose.capture import (
+from vitling.errors import UserError
+from vitling.models.inspect import (
     capture_batch,
     find_attention,
     find_attention_layout,
@@ -13,7 +14,6 @@ from vitling.diagnose.capture import (
     what_works,
     why_no_attention,
 )
-from vitling.errors import UserError
 
 HEAT = (255, 80, 0)  # seen on dark pictures as on bright ones
 STRONGEST = 0.6  # the picture shines through where the model looks most

@@ -6,30 +6,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vitling.diagnose import plots
 from vitling.diagnose.attention import attention_masks, fold_head_tokens, head_token_maps, resize_masks
 from vitling.diagnose.attribution import relevance_map
-from vitling.diagnose.capture import Captured, as_tokens, capture_batch, find_attention_layout, rollout_chain
 from vitling.diagnose.diagnosis import Diagnosis
 from vitling.diagnose.features import conv_maps, judge_channels, token_maps
+from vitling.diagnose.run_page import learning_charts, picture_parts, validation_parts
 from vitling.diagnose.verdict import headline, references
 from vitling.errors import UserError
-from vitling.report import (
-    Chart,
-    Facts,
-    Findings,
-    Page,
-    Picture,
-    Section,
-    Strip,
-    Table,
-    Text,
-    as_picture,
-    learning_charts,
-    percent,
-    picture_parts,
-    validation_parts,
-)
+from vitling.models.inspect import Captured, as_tokens, capture_batch, find_attention_layout, rollout_chain
+from vitling.reports import plots
+from vitling.reports.page import Chart, Facts, Findings, Page, Picture, Section, Strip, Table, Text, as_picture, percent
 
 EXAMPLES = 4  # pictures over which attention is drawn
 LAYERS = 12  # most layers drawn of a deep network

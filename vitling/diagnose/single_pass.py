@@ -15,7 +15,11 @@ from vitling.diagnose.attention import (
     local_mass,
     uniform_distance,
 )
-from vitling.diagnose.capture import (
+from vitling.diagnose.cka import CkaMatrix, Comparison, layer_names, run
+from vitling.diagnose.features import ChannelHealth, Ranks, judge_channels, ranks_of, token_similarity
+from vitling.diagnose.probe import Probe, ridge_probe
+from vitling.errors import UserError
+from vitling.models.inspect import (
     AttentionLayout,
     as_tokens,
     evaluating,
@@ -27,10 +31,6 @@ from vitling.diagnose.capture import (
     watch_attention,
     why_no_attention,
 )
-from vitling.diagnose.cka import CkaMatrix, Comparison, layer_names, run
-from vitling.diagnose.features import ChannelHealth, Ranks, judge_channels, ranks_of, token_similarity
-from vitling.diagnose.probe import Probe, ridge_probe
-from vitling.errors import UserError
 
 
 @dataclass

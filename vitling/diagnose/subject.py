@@ -6,14 +6,16 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from vitling.data.decode import decode
-from vitling.data.images import Images
-from vitling.data.loader import Resident, generator_for
-from vitling.data.prepare import Preprocessing, Reading, split_training
-from vitling.data.sources import Dataset, open_dataset
+from vitling.data.pipeline.decoding import decode
+from vitling.data.pipeline.loader import Resident, generator_for
+from vitling.data.pipeline.preprocessing import Preprocessing
+from vitling.data.pipeline.reading import Reading
+from vitling.data.pipeline.training_data import split_training
+from vitling.data.sources.dataset import Dataset, open_dataset
+from vitling.data.sources.images import Images
 from vitling.errors import UserError, did_you_mean
-from vitling.recipe import Recipe
-from vitling.run import Run, load_run
+from vitling.recipes import Recipe
+from vitling.runs.run import Run, load_run
 
 Source = Run | nn.Module | str | Path
 

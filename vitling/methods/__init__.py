@@ -8,8 +8,8 @@ from vitling.errors import UserError, did_you_mean
 from vitling.methods.bootstrap import Bootstrap
 from vitling.methods.distillation import Distillation
 from vitling.methods.method import Batch, Method
+from vitling.methods.preparation import Surroundings
 from vitling.methods.supervised import Supervised
-from vitling.methods.surroundings import Surroundings
 from vitling.methods.token_bootstrap import TokenBootstrap
 from vitling.methods.token_labeling import TokenLabeling
 

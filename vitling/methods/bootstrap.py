@@ -14,13 +14,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from vitling.data.mix import Mix
 from vitling.errors import UserError, did_you_mean
 from vitling.methods.method import Batch, Method
+from vitling.methods.mixing import Mix
 from vitling.models import build_model
 from vitling.models.agent import Agent, create_agent, mlp_layers, read_structure
 from vitling.optim import parameter_groups
-from vitling.recipe import Optim
+from vitling.recipes import Optim
 
 POOLS = ("sequence", "2d")
 NORMS = ("layer", "l2")

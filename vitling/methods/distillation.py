@@ -12,11 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitling.data.mix import Mix
 from vitling.errors import UserError, did_you_mean
 from vitling.methods.bootstrap import mutual_loss
 from vitling.methods.method import Batch, Method
-from vitling.run import load_run
+from vitling.methods.mixing import Mix
+from vitling.runs.run import load_run
 
 KINDS = ("hard", "soft")
 

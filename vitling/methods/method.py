@@ -6,9 +6,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from vitling.methods.surroundings import Surroundings
+from vitling.methods.preparation import Surroundings
 from vitling.optim import parameter_groups
-from vitling.recipe import Optim
+from vitling.recipes import Optim
 
 # image: (B, C, H, W) normalised floats; label: (B,) class numbers; index: (B,) place in the split
 Batch = dict[str, Tensor]

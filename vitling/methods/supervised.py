@@ -3,8 +3,8 @@
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitling.data.mix import Mix
 from vitling.methods.method import Batch, Method
+from vitling.methods.mixing import Mix
 
 
 class Supervised(Method):

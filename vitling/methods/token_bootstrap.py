@@ -13,7 +13,7 @@ from vitling.methods.bootstrap import build_agent, mutual_loss
 from vitling.methods.method import Batch
 from vitling.methods.token_labeling import TokenLabeling
 from vitling.optim import parameter_groups
-from vitling.recipe import Optim, replace
+from vitling.recipes import Optim, replace
 
 
 class TokenBootstrap(TokenLabeling):

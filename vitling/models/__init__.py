@@ -7,6 +7,10 @@ arguments). The class says in `default_cfg(**arguments)` what timm's `pretrained
 import sys
 from functools import partial
 
+from vitling.models.operators import declare_torchvision_operators
+
+declare_torchvision_operators()  # before timm, which imports torchvision
+
 import timm
 import torch
 from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
@@ -21,7 +25,7 @@ FAMILIES = (hybrid, dhvt, lvvit, t2t, vit, agent, diag, resnet9)
 
 def filter_checkpoint(state: dict, model) -> dict:
     """What timm calls on a checkpoint before loading it: names, position embeddings and the first layer become the model's."""
-    from vitling.weights import adapt_state
+    from vitling.models.weights import adapt_state
 
     return adapt_state(state, model)[0]
 

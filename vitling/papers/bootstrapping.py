@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from vitling.papers.table import CIFAR10, CIFAR100, IMAGENET, Data, Figure, Row, Table, nano
-from vitling.recipe import Recipe
+from vitling.recipes import Recipe
 
 _MEASURED = "last epoch of one run, on the test set"
 _FINE_TUNED = "pre-training on ImageNet has no nano counterpart"

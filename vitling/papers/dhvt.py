@@ -1,7 +1,7 @@
 """The tables of "Bridging the Gap Between Vision Transformers and CNNs on Small Datasets" (Lu et al. 2022)."""
 
 from vitling.papers.table import CIFAR100, IMAGENET, QUOTED, Data, Row, Table, nano
-from vitling.recipe import Recipe
+from vitling.recipes import Recipe
 
 CLIPART = Data("ClipArt", 345, 33_525)
 PAINTING = Data("Painting", 345, 50_416)

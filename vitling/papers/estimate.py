@@ -11,13 +11,14 @@ import torch
 from timm.models.vision_transformer import Block
 from torch import nn
 
-from vitling.data.prepare import as_size, open_recipe_data
+from vitling.data.pipeline.preprocessing import as_size
+from vitling.data.pipeline.training_data import open_recipe_data
 from vitling.models import default_size
 from vitling.models.agent import create_agent
 from vitling.models.macs import count_macs
 from vitling.papers.plan import Line, Plan
-from vitling.recipe import Recipe
-from vitling.train import Settings
+from vitling.recipes import Recipe
+from vitling.training.settings import Settings
 
 MEASURED_SECONDS = 1.0  # of a nano recipe's turns, on average
 RATE_SECONDS = 0.5
@@ -123,7 +124,7 @@ def estimate_seconds(
 
 
 def _measured(recipes: dict[str, Recipe], settings: Settings, on_progress: OnProgress) -> dict[str, float]:
-    from vitling.pace import measure_paces
+    from vitling.planning.speed import measure_paces
 
     with tempfile.TemporaryDirectory(prefix="vitling-") as folder:
         paces = measure_paces(

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from vitling.papers.table import QUOTED, Figure, Row, Table, nano
-from vitling.recipe import Augment, Recipe
+from vitling.recipes import Augment, Recipe
 
 _MEASURED = "best epoch of the averaged weights of one run, on the validation set"
 _NEEDS_MAPS = "needs label maps: `vitling relabel ANNOTATOR FOLDER --fit crop --out labels/imagenet`"

@@ -7,7 +7,7 @@ from pathlib import Path
 from vitling.errors import UserError, did_you_mean
 from vitling.papers import tables
 from vitling.papers.table import Row, Table, nano_on
-from vitling.recipe import Recipe, load_recipe, override, scale_epochs
+from vitling.recipes import Recipe, load_recipe, override, scale_epochs
 
 SCALES = ("paper", "nano")
 NO_DOWNLOAD = ("", "imagenet")  # what recipes say of data that has to be given

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from vitling.papers.table import CIFAR10, CIFAR100, QUOTED, Figure, Row, Table, nano
-from vitling.recipe import Recipe
+from vitling.recipes import Recipe
 
 _MEASURED = "best epoch of the averaged weights of one run, on the validation set"
 _NO_TEACHER = "distilled from a teacher that the paper does not name"

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from vitling.recipe import Augment, Optim, Recipe
+from vitling.recipes import Augment, Optim, Recipe
 
 NANO_SIZE = 16  # pixels: digits are enlarged to this
 QUOTED = "quoted from its own paper, trained in another way"

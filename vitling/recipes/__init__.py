@@ -1,21 +1,32 @@
-"""Named recipes: one file per paper or dataset, one function per recipe, called `file/function`."""
+"""Recipes: what an experiment is. The dataclasses, how they are read and written, and the named ones."""
 
-import importlib
-import inspect
-import pkgutil
-from collections.abc import Callable
+from vitling.recipes.named import DEFAULT, named_recipes
+from vitling.recipes.parsing import (
+    all_keys,
+    from_dict,
+    load_recipe,
+    override,
+    read_recipes,
+    save_recipe,
+    to_dict,
+    to_yaml,
+)
+from vitling.recipes.schema import Augment, Optim, Recipe, replace, scale_epochs
 
-from vitling.recipe import Recipe
-
-DEFAULT = "vitling/small"  # what `vitling plan`, and `vitling train` without a recipe, start from
-
-
-def named_recipes() -> dict[str, Callable[[], Recipe]]:
-    """Every recipe by name. The functions are cheap to call and take nothing."""
-    found = {}
-    for module in sorted(pkgutil.iter_modules(__path__), key=lambda item: item.name):
-        loaded = importlib.import_module(f"{__name__}.{module.name}")
-        for name, function in vars(loaded).items():
-            if inspect.isfunction(function) and function.__module__ == loaded.__name__ and not name.startswith("_"):
-                found[f"{module.name}/{name}"] = function
-    return found
+__all__ = [
+    "DEFAULT",
+    "Augment",
+    "Optim",
+    "Recipe",
+    "all_keys",
+    "from_dict",
+    "load_recipe",
+    "named_recipes",
+    "override",
+    "read_recipes",
+    "replace",
+    "save_recipe",
+    "scale_epochs",
+    "to_dict",
+    "to_yaml",
+]

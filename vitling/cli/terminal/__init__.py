@@ -1,0 +1,39 @@
+"""What the command line shows: live progress in a terminal, plain lines elsewhere, tables."""
+
+from vitling.cli.terminal.console import note, open_page
+from vitling.cli.terminal.demo import show_demo_plan, show_story
+from vitling.cli.terminal.names import show_names
+from vitling.cli.terminal.plan import plan_lines, show_plan
+from vitling.cli.terminal.results import show_address, show_evaluation, show_exported, show_predictions, show_verdict
+from vitling.cli.terminal.study import show_counting, show_papers, show_reproduction, show_study, show_study_table
+from vitling.cli.terminal.training import Live, Plain, live_progress, show_progress, show_training
+from vitling.cli.terminal.words import parse_duration, parse_fractions, parse_seeds, parse_size
+
+__all__ = [
+    "Live",
+    "Plain",
+    "live_progress",
+    "note",
+    "open_page",
+    "parse_duration",
+    "parse_fractions",
+    "parse_seeds",
+    "parse_size",
+    "plan_lines",
+    "show_address",
+    "show_counting",
+    "show_demo_plan",
+    "show_evaluation",
+    "show_exported",
+    "show_names",
+    "show_papers",
+    "show_plan",
+    "show_predictions",
+    "show_progress",
+    "show_reproduction",
+    "show_story",
+    "show_study",
+    "show_study_table",
+    "show_training",
+    "show_verdict",
+]

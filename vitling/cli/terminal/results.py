@@ -1,0 +1,119 @@
+"""What a model gives: its evaluation, diagnosis, predictions, exported file and page."""
+
+import csv
+import json
+import sys
+from pathlib import Path
+
+from rich.markup import escape
+from rich.table import Table
+
+from vitling.cli.terminal.console import console, say
+from vitling.cli.terminal.words import percent
+
+
+def show_evaluation(result, run: Path) -> None:
+    low, high = result.top1_interval
+    summary = Table(
+        title=f"{escape(result.data)}, {result.split} split, {result.images:,} images",
+        show_header=False,
+        title_justify="left",
+    )
+    summary.add_row("top-1", f"{percent(result.top1)}   (95 % interval {100 * low:.2f} to {100 * high:.2f})")
+    if result.top5 is not None:
+        summary.add_row("top-5", percent(result.top5))
+    summary.add_row("macro-F1", f"{result.macro_f1:.4f}")
+    summary.add_row("cross-entropy", f"{result.loss:.4f}")
+    summary.add_row("calibration error (ECE)", f"{result.ece:.4f}")
+    console.print(summary)
+    rows = sorted((row for row in result.per_class if row["images"]), key=lambda row: row["accuracy"])
+    shown = rows if len(rows) <= 20 else rows[:20]
+    table = Table(
+        "class",
+        "images",
+        "accuracy",
+        "95 % interval",
+        title="worst 20 classes" if len(rows) > 20 else "per class, worst first",
+        title_justify="left",
+    )
+    for row in shown:
+        table.add_row(
+            escape(row["name"]),
+            f"{row['images']:,}",
+            percent(row["accuracy"]),
+            "{:.1f} to {:.1f}".format(*(100 * x for x in row["interval"])),
+        )
+    console.print(table)
+    if len(result.class_names) <= 12:
+        confusion = Table("truth \\ seen as", *map(escape, result.class_names), title="confusion", title_justify="left")
+        for name, row in zip(result.class_names, result.confusion, strict=True):
+            confusion.add_row(escape(name), *(str(n) if n else "." for n in row))
+        console.print(confusion)
+    for note in result.notes:
+        say(f"note: {note}")
+    say(f"all numbers: {run / result.file_name}")
+
+
+def show_verdict(results: list, page: Path) -> None:
+    from vitling.diagnose.verdict import headline
+
+    colours = {"problem": "red", "watch": "yellow", "ok": "green"}
+    for diagnosis in results:
+        say(f"{diagnosis.name}: {headline(diagnosis)}", style="bold")
+        for finding in diagnosis.findings:
+            if finding.state != "ok":
+                console.print(f"  [{colours[finding.state]}]{finding.state:<7}[/]", end="  ")
+                say(f"{finding.sentence} {finding.reference}")
+                say(f"           -> {finding.advice}")
+        for note in diagnosis.notes:
+            say(f"  note: {note}")
+    say(f"page: {page}    (numbers beside it: .json, .npz)")
+
+
+def show_predictions(predictions: list, form: str) -> None:
+    """Print predictions as a table, JSON or CSV; images that were skipped end up on standard error, with the reason."""
+    seen = [p for p in predictions if p.skipped is None]
+    if form == "json":
+        print(json.dumps([vars(p) for p in predictions], indent=1, ensure_ascii=False))
+    elif form == "csv":
+        writer = csv.writer(sys.stdout)
+        writer.writerow(["path", "class", "probability"])
+        for p in seen:
+            writer.writerows([p.path, name, share] for name, share in zip(p.classes, p.probabilities, strict=True))
+    else:
+        table = Table("image", "class", "probability", "then")
+        for p in seen:
+            then = ", ".join(
+                f"{name} {percent(share)}" for name, share in zip(p.classes[1:], p.probabilities[1:], strict=True)
+            )
+            table.add_row(escape(p.path), escape(p.classes[0]), percent(p.probabilities[0]), escape(then))
+        console.print(table)
+        if folders := {str(Path(p.attention).parent) for p in seen if p.attention}:
+            say(f"where it looked: {', '.join(folders)}")
+    for p in predictions:
+        if p.skipped is not None:
+            print(f"skipped {p.path}: {p.skipped}", file=sys.stderr)
+
+
+def show_exported(exported) -> None:
+    size = sum(p.stat().st_size for p in [exported.path, *exported.path.glob("*")] if p.is_file())
+    seen, temperature = exported.passport.preprocessing, exported.passport.temperature
+    takes = "uint8 pixels" if exported.passport.input == "pixels" else "normalised float32"
+    lines = [f"wrote {exported.path} ({size / 1e6:.1f} MB, {exported.to})"]
+    if exported.to == "onnx":
+        lines.append(f"input: image, {takes}, batch x {seen.channels} x {seen.size[0]} x {seen.size[1]}")
+        lines.append("output: logits, probabilities" + (f" (temperature {temperature:.3f})" if temperature else ""))
+    lines.append(
+        f"checked: logits differ from the run's by at most {exported.difference:.2g} on {exported.checked_on} "
+        f"(allowed: {exported.allowed:.2g})"
+    )
+    lines += [f"note: {text}" for text in exported.notes]
+    lines += [f"pushed: {exported.url}"] if exported.url else []
+    lines.append(f"next: vitling predict {exported.path} IMAGE...")
+    say("\n".join(lines))
+
+
+def show_address(address: str, notes: list[str]) -> None:
+    for note in notes:
+        say(f"note: {note}")
+    say(f"open {address} in a browser and drop an image on it; Ctrl-C ends it")

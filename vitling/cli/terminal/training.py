@@ -1,0 +1,156 @@
+"""Progress of a training, and of anything else that takes a while: a live bar in a terminal, plain lines elsewhere."""
+
+import sys
+import time
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from vitling.callbacks import Listener
+from vitling.cli.terminal.console import console, say
+from vitling.cli.terminal.words import duration, percent
+
+
+class Plain(Listener):
+    """One line per validation, for logs and pipes; at most one every two seconds."""
+
+    def __init__(self):
+        self.shown_at, self.pending = 0.0, None
+
+    def say(self, text: str) -> None:
+        say(text)
+
+    def started(self, facts: dict) -> None:
+        self.epochs, self.began, self.start_epoch = facts["epochs"], time.monotonic(), facts["start_epoch"]
+        channels, height, width = facts["input"]
+        self.say(
+            f"{facts['model']} ({facts['parameters'] / 1e6:.2f} M parameters, {facts['method']}) on {facts['data']}: "
+            f"{facts['train_images']:,} training and {facts['val_images']:,} validation images of {channels} x {height} x {width}, "
+            f"{facts['classes']} classes"
+        )
+        self.say(
+            f"{facts['epochs']} epochs of {facts['steps_per_epoch']} steps, learning rate {facts['lr']:g}, on {facts['device']}"
+            + (f" x {facts['processes']}" if facts["processes"] > 1 else "")
+        )
+
+    def left(self, epoch: int) -> float:
+        done = epoch - self.start_epoch
+        return (time.monotonic() - self.began) / max(done, 1) * (self.epochs - epoch)
+
+    def line(self, record: dict, timing: dict) -> str:
+        return (
+            f"epoch {record['epoch']:>4}/{self.epochs}  loss {record['train_loss']:.4f}  "
+            f"val {percent(record['val_top1'])} (best {percent(record['best_top1'])})  "
+            f"{timing['images_per_second']:,.0f} images/s  {duration(self.left(record['epoch']))} left"
+        )
+
+    def validated(self, record: dict, timing: dict) -> None:
+        self.pending = self.line(record, timing)
+        if time.monotonic() - self.shown_at >= 2 or record["epoch"] == self.epochs:
+            self.flush()
+
+    def flush(self) -> None:
+        if self.pending:
+            self.say(self.pending)
+            self.shown_at, self.pending = time.monotonic(), None
+
+    def finished(self, run) -> None:
+        self.flush()
+        info = run.info
+        if "best" not in info:
+            return
+        best = info["best"]
+        self.say(
+            f"stopped: {info['stopped']}, after {duration(info['wall_seconds'])}. "
+            f"Best validation accuracy {percent(best['val_top1'])} in epoch {best['epoch']}."
+        )
+        self.say(f"run directory: {run.path}")
+        if "test" in info["data"].get("splits", ["test"]):
+            self.say(f"next: vitling evaluate {run.path}    (the test set: look once)")
+        else:
+            self.say(f"next: vitling evaluate {run.path} --split val    (every number; the data has no test set)")
+        self.say(f"      vitling diagnose {run.path}    (why this number, and what to try)")
+        self.say(f"      vitling predict {run.path} IMAGE...")
+
+
+class Live(Plain):
+    """A moving bar under the lines."""
+
+    def __init__(self, progress: Progress):
+        super().__init__()
+        self.progress, self.bars = progress, {}
+
+    def say(self, text: str) -> None:
+        self.progress.console.print(text, soft_wrap=True, markup=False)
+
+    def _bar(self, name: str, done: int, total: int, text: str = "") -> None:
+        if name not in self.bars:
+            self.bars[name] = self.progress.add_task(name, total=total, text=text)
+        self.progress.update(self.bars[name], completed=done, total=total, text=text)
+
+    def decoding(self, split: str, done: int, total: int) -> None:
+        self._bar(f"reading {split}", done, total, f"{done:,}/{total:,}")
+        if done >= total:
+            self.progress.remove_task(self.bars.pop(f"reading {split}"))
+
+    def stepped(self, epoch: int, step: int, steps: int, loss: float, images_per_second: float) -> None:
+        last = getattr(self, "last", "")
+        text = f"epoch {epoch + 1}/{self.epochs}  loss {loss:.3f}  {last}  {images_per_second:,.0f} images/s"
+        self._bar("training", epoch * steps + step, self.epochs * steps, text)
+
+    def validated(self, record: dict, timing: dict) -> None:
+        self.last = f"val {percent(record['val_top1'])}"
+        super().validated(record, timing)
+
+
+def live_progress(console: Console) -> Progress:
+    """The bars that `Live` moves, each with a text of its own. All of it fits into 80 columns."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=12),
+        TextColumn("{task.fields[text]}"),
+        TimeRemainingColumn(),
+    )
+    return Progress(*columns, console=console, transient=True)
+
+
+@contextmanager
+def listening(quiet: bool, *, silent: type, plain: type, live: type):
+    """The listener that fits the place: one with bars in a terminal, one of plain lines elsewhere, or a silent one."""
+    if quiet:
+        yield silent()
+    elif console.is_terminal:
+        with live_progress(console) as progress:
+            yield live(progress)
+    else:
+        yield plain()
+
+
+@contextmanager
+def show_training(quiet: bool = False):
+    """A listener for `train`. Says how to resume when interrupted."""
+    from vitling.training.signals import Interrupted
+
+    try:
+        with listening(quiet, silent=Listener, plain=Plain, live=Live) as listener:
+            yield listener
+    except Interrupted as interruption:
+        say(str(interruption))
+
+
+@contextmanager
+def show_progress(quiet: bool = False):
+    """A callback `(name, done, total)` that moves a bar on standard error."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    bars: dict = {}
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+
+        def on_progress(name: str, done: int, total: int) -> None:
+            if name not in bars:
+                bars[name] = progress.add_task(name, total=total)
+            progress.update(bars[name], completed=done, total=total)
+
+        yield on_progress

@@ -1,0 +1,5 @@
+"""Augmentation of whole batches, with an independent draw per image."""
+
+from vitling.data.augment.augment import Augment, Geometry
+
+__all__ = ["Augment", "Geometry"]

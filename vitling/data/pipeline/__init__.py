@@ -1,0 +1,1 @@
+"""From labelled images to batches: decoded, fitted to a size, normalised, shuffled."""

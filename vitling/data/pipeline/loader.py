@@ -1,0 +1,176 @@
+"""Batches: from a split that is resident in memory, or streamed through workers. Augmentation is the same either way.
+
+Everything random in a step is drawn from a generator that depends on (seed, step) alone, for the whole global batch. So a
+resumed run sees the same images, and each of several processes takes its rows of the same draw.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, default_collate
+
+from vitling.data.sources.images import Images, load_image
+from vitling.errors import UserError
+
+
+def step_seed(*parts: object) -> int:
+    """A 63-bit seed that differs for every combination of parts."""
+    digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def generator_for(*parts: object) -> torch.Generator:
+    return torch.Generator().manual_seed(step_seed(*parts))
+
+
+class Resident:
+    """A split decoded once, as uint8 (N, C, H, W)."""
+
+    def __init__(self, images: Tensor, labels: Tensor):
+        self.images, self.labels = images, labels
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def batches(self, plan: list[Tensor]) -> Iterator[dict[str, Tensor]]:
+        for index in plan:
+            yield {"image": self.images[index], "label": self.labels[index], "index": index}
+
+
+class Streamed:
+    """A split too large for memory: read and fitted by worker processes, batch by batch."""
+
+    def __init__(self, images: Images, *, workers: int, **fit_args):
+        self.labels = torch.as_tensor(images.labels)
+        self.plan: list[list[int]] = []
+        self.loader = DataLoader(
+            _FittedImages(images, fit_args),
+            batch_sampler=self,  # asked again for each pass, so one set of workers serves every epoch
+            num_workers=workers,
+            persistent_workers=workers > 0,
+            collate_fn=_collate,
+            worker_init_fn=_leave_signals_to_training,
+        )
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter(self.plan)
+
+    def batches(self, plan: list[Tensor]) -> Iterator[dict[str, Tensor]]:
+        self.plan = [index.tolist() for index in plan]
+        for batch in self.loader:
+            if isinstance(batch, UserError):
+                raise batch
+            yield batch
+
+
+class _FittedImages(torch.utils.data.Dataset):
+    def __init__(self, images: Images, fit_args: dict):
+        self.images, self.fit_args = images, fit_args
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, i: int) -> dict | UserError:
+        try:
+            image = load_image(self.images, i, **self.fit_args)
+        except UserError as error:
+            return error  # raised in a worker, it would arrive as text with a traceback in it
+        return {"image": torch.tensor(image), "label": int(self.images.labels[i]), "index": i}
+
+
+def _leave_signals_to_training(worker: int) -> None:
+    """A worker in a group of its own does not get Ctrl-C: it reads on until training has saved its state."""
+    if hasattr(os, "setpgrp"):  # not on Windows
+        os.setpgrp()
+
+
+def _collate(samples: list) -> dict[str, Tensor] | UserError:
+    """A batch, or the first image's error."""
+    bad = [sample for sample in samples if isinstance(sample, UserError)]
+    return bad[0] if bad else default_collate(samples)
+
+
+def epoch_order(labels: Tensor, *, generator: torch.Generator, balance: str = "none", repeats: int = 1) -> Tensor:
+    """The order in which an epoch shows the training images.
+
+    balance="sampler": as many draws as images, each class equally likely. repeats > 1: repeated augmentation; each image of
+    a shorter permutation comes `repeats` times in a row (DHVT's release: whole multiples of 256, see `whole_multiple`).
+    """
+    n = len(labels)
+    if balance == "sampler":
+        counts = labels.bincount()
+        order = torch.multinomial(1.0 / counts[labels].double(), n, replacement=True, generator=generator)
+    else:
+        order = torch.randperm(n, generator=generator)
+    if repeats > 1:
+        order = order.repeat_interleave(repeats)[: whole_multiple(n)]
+    return order
+
+
+def whole_multiple(n: int, of: int = 256) -> int:
+    """Images that an epoch of repeated augmentation shows: n cut to a multiple of 256, as released; n where it is less."""
+    return n // of * of or n
+
+
+class TrainLoader:
+    """Augmented training batches, as a list of micro-batches per optimiser step."""
+
+    def __init__(self, source, augment, *, recipe, device, rank: int = 0, world: int = 1, with_geometry: bool = False):
+        self.source, self.augment, self.recipe, self.device = source, augment, recipe, device
+        self.rank, self.world = rank, world
+        self.with_geometry = with_geometry
+        shown = whole_multiple(len(source)) if recipe.augment.repeats > 1 else len(source)
+        self.steps_per_epoch = shown // recipe.batch_size
+        if self.steps_per_epoch == 0:
+            raise UserError(
+                f"batch_size={recipe.batch_size} is larger than the {shown} training images; lower batch_size to {shown} or less."
+            )
+        if recipe.batch_size % (world * recipe.accumulate):
+            raise UserError(
+                f"batch_size={recipe.batch_size} does not divide into {world} processes x accumulate={recipe.accumulate}; "
+                f"try batch_size={max(1, recipe.batch_size // (world * recipe.accumulate)) * world * recipe.accumulate}."
+            )
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[list[dict[str, Tensor]]]:
+        """The steps of an epoch from number `start` on."""
+        recipe = self.recipe
+        order = epoch_order(
+            self.source.labels,
+            generator=generator_for(recipe.seed, "order", epoch),
+            balance=recipe.balance,
+            repeats=recipe.augment.repeats,
+        )
+        size = recipe.batch_size
+        plan = [order[i * size : (i + 1) * size][self.rank :: self.world] for i in range(start, self.steps_per_epoch)]
+        for offset, batch in enumerate(self.source.batches(plan)):
+            step = epoch * self.steps_per_epoch + start + offset
+            draws = self.augment.draw(size, generator_for(recipe.seed, "augment", step))
+            mine = {name: value[self.rank :: self.world] for name, value in draws.items()}
+            yield list(self._augmented(batch, mine))
+
+    def _augmented(self, batch: dict[str, Tensor], draws: dict[str, Tensor]) -> Iterator[dict[str, Tensor]]:
+        parts = self.recipe.accumulate
+        for part in range(parts):
+            micro = {name: value.tensor_split(parts)[part].to(self.device) for name, value in batch.items()}
+            own = {name: value.tensor_split(parts)[part] for name, value in draws.items()}
+            if self.with_geometry:
+                micro["image"], micro["geometry"] = self.augment.apply(micro["image"], own, return_geometry=True)
+            else:
+                micro["image"] = self.augment.apply(micro["image"], own)
+            yield micro
+
+
+def eval_batches(
+    source, normalize, *, batch_size: int, device, rank: int = 0, world: int = 1
+) -> Iterator[dict[str, Tensor]]:
+    """Every image once, in order, without augmentation; process `rank` of `world` gets every world-th batch."""
+    plan = list(torch.arange(len(source)).split(batch_size))[rank::world]
+    for batch in source.batches(plan):
+        moved = {name: value.to(device) for name, value in batch.items()}
+        yield {**moved, "image": normalize(moved["image"])}

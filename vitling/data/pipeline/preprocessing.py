@@ -1,0 +1,42 @@
+"""How an image becomes what the model sees."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from vitling.data.sources.images import Images, evenly
+
+SMALL_SIDE = 96  # images of one size and no longer than this keep their size; others are photographs
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """How an image becomes what the model sees. Travels with the run, so that prediction repeats it."""
+
+    size: tuple[int, int]
+    channels: int
+    fit: str
+    white: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def normalize(self, images: Tensor) -> Tensor:
+        """uint8 (B, C, H, W) -> float32 with the training split's mean and spread."""
+        mean = torch.tensor(self.mean, device=images.device).view(-1, 1, 1) * 255
+        std = torch.tensor(self.std, device=images.device).view(-1, 1, 1) * 255
+        return (images.float() - mean) / std
+
+    def fit_args(self) -> dict:
+        return dict(size=self.size, fit=self.fit, channels=self.channels, white=self.white)
+
+
+def natural_size(images: Images) -> tuple[int, int] | None:
+    """The size that small images share; None for photographs, which take the size that the model was made for."""
+    sizes = {images.read(i).shape[:2] for i in evenly(len(images), 16)}
+    height, width = next(iter(sizes))
+    return (height, width) if len(sizes) == 1 and max(height, width) <= SMALL_SIDE else None
+
+
+def as_size(size: int | tuple[int, int] | None) -> tuple[int, int] | None:
+    return (size, size) if isinstance(size, int) else size

@@ -1,0 +1,61 @@
+"""Where data lies and how it is read: decoded into memory, or streamed."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from vitling.data.pipeline.decoding import decode
+from vitling.data.pipeline.loader import Resident, Streamed
+from vitling.data.sources.images import Images
+
+CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Where data lies and how it is read: nothing that changes a result."""
+
+    root: str | None = None
+    download: bool = True
+    memory_gb: float = field(default_factory=lambda: default_memory_gb())
+    workers: int = field(default_factory=lambda: min(8, os.cpu_count() or 1))
+
+
+def default_memory_gb() -> float:
+    """A quarter of the memory there is for us: what decoded images may take before they are streamed instead."""
+    try:
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return 4.0
+    return min([total, *_container_limits()]) / 4 / 2**30
+
+
+def _container_limits() -> list[int]:
+    """Bytes that the container may use, by control groups of version 2 and 1; without a limit they say "max" or a huge number."""
+    texts = [path.read_text().strip() for path in CGROUP_LIMITS if os.access(path, os.R_OK)]
+    return [int(text) for text in texts if text.isdigit()]
+
+
+Progress = Callable[[str, int, int], None]
+
+
+def load_split(
+    images: Images,
+    name: str,
+    *,
+    size: tuple[int, int],
+    fit: str,
+    channels: int,
+    white: int,
+    reading: Reading,
+    on_progress: Progress | None = None,
+) -> Resident | Streamed:
+    """Decode a split into memory where it fits the limit; else read it batch by batch."""
+    args = dict(size=size, fit=fit, channels=channels, white=white)
+    if len(images) * channels * size[0] * size[1] > reading.memory_gb * 2**30:
+        return Streamed(images, workers=reading.workers, **args)
+    report = (lambda done, total: on_progress(name, done, total)) if on_progress else None
+    return Resident(decode(images, on_progress=report, **args), torch.as_tensor(images.labels))

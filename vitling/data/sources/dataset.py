@@ -1,0 +1,262 @@
+"""`open_dataset`: digits, torchvision, Hugging Face, folders, CSV, text lists and npz all become one Dataset."""
+
+import csv
+import hashlib
+import itertools
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from vitling.data.sources.files import Found, read_csv, read_list, read_npz, read_tree
+from vitling.data.sources.images import ArrayImages, BadImage, FileImages, Images, evenly
+from vitling.data.sources.memory import PREFIX as MEMORY
+from vitling.data.sources.memory import read_memory
+from vitling.data.sources.named import NAMES, match_name, read_hub, read_named
+from vitling.data.splits import name_some
+from vitling.data.threads import map_threads
+from vitling.errors import UserError, did_you_mean
+
+ON_BAD_IMAGE = ("error", "skip")
+HEADS = 2000  # images whose heads are read to learn channels and depth
+LISTS = {".csv": read_csv, ".tsv": read_csv, ".txt": read_list, ".lst": read_list}
+DEPTHS = 256  # 16-bit images that are decoded to learn how many of their bits are used
+
+
+@dataclass
+class Dataset:
+    """Labelled images in splits, with what a model and a reader of its results must know about them."""
+
+    name: str
+    class_names: list[str]
+    channels: int
+    splits: dict[str, Images]  # "train"; "val" and "test" where the source has them
+    fingerprint: str
+    white: int = 255  # the pixel value that means 255: more than that for images of 9 to 16 bits
+    skipped: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def open_dataset(
+    data: str | os.PathLike,
+    *,
+    root: str | os.PathLike | None = None,
+    download: bool = True,
+    channels: int | None = None,
+    on_bad_image: str = "error",
+    class_names: Sequence[str] | None = None,
+) -> Dataset:
+    """Find the images and labels that `data` names. Pixels are read later, by `decode` or while streaming.
+
+    `root` is the folder that holds a named dataset, or that the paths of a CSV or text list start from. `channels` is
+    learnt from the training images unless given. With on_bad_image="skip" every image is tried now and those that cannot
+    be read are left out; otherwise the first one met is an error. `class_names` are those of a trained model: labels are
+    numbered as it numbers them, and a part of its classes or a lone test split is enough.
+    """
+    data, root = os.fspath(data), None if root is None else os.fspath(root)
+    if on_bad_image not in ON_BAD_IMAGE:
+        raise UserError(f"unknown on_bad_image '{on_bad_image}'. {did_you_mean(on_bad_image, ON_BAD_IMAGE)}")
+    if channels is not None and channels < 1:
+        raise UserError(f"channels={channels} is not possible; leave it out to learn it from the images")
+    name, found = _find(data, root, download)
+    splits = {split: found.splits[split] for split in ("train", "val", "test") if split in found.splits}
+    notes = list(found.notes)
+
+    for images in splits.values():
+        images.alpha = channels == 4
+    skipped: list[str] = []
+    if on_bad_image == "skip":
+        splits, skipped = _leave_out_bad(splits)
+        if skipped:
+            total = sum(map(len, found.splits.values()))
+            if len(skipped) == total:
+                raise UserError(f"{data}: none of its {total} images can be read, the first: {skipped[0]}")
+            notes.append(f"{len(skipped)} of {total} images cannot be read and were skipped, the first: {skipped[0]}")
+    else:
+        _refuse_missing(splits)
+
+    if class_names is None:
+        names = found.class_names
+        _check_classes(data, names, splits)
+    else:
+        names = list(class_names)
+        splits = _renumber(data, splits, found.class_names, names, notes)
+    notes += _shared_images(splits)
+    channels, white = _look(data, splits.get("train") or next(iter(splits.values())), channels, notes)
+    digests = b"".join(split.encode() + images.digest() for split, images in sorted(splits.items()))
+    fingerprint = hashlib.sha256("\0".join(names).encode() + digests).hexdigest()
+    return Dataset(name, names, channels, splits, fingerprint, white, skipped, notes)
+
+
+def _find(data: str, root: str | None, download: bool) -> tuple[str, Found]:
+    """Which kind of source it is, and what it holds."""
+    name, path = match_name(data), Path(data).expanduser()
+    takes_root = name != "digits" if name else path.suffix.lower() in LISTS and not path.is_dir()
+    if root is not None and not takes_root:
+        raise UserError(
+            f"--data-root (root=) {root} has no meaning for {data}; it is for named datasets and for lists of paths"
+        )
+    if root is not None and not os.path.isdir(root):
+        raise UserError(
+            f"no such folder: {root} (--data-root or root= names the folder that holds the images of {data})"
+        )
+    if data.startswith("hf:"):
+        return data, read_hub(data[3:], download)
+    if data.startswith(MEMORY):
+        return data, read_memory(data)
+    if name:
+        found = read_named(name, root, download)
+        if path.exists():
+            found.notes.append(f"'{data}' is the named dataset; for what lies in this folder write ./{data}")
+        return name, found
+    if not data or not path.exists():
+        if not data or path.suffix or any(separator in data for separator in "/\\"):
+            raise UserError(f"no such path: {data}. Give a folder of class folders, a .csv, .txt or .npz, or a name")
+        raise UserError(f"unknown dataset '{data}', and no such path. {did_you_mean(data, NAMES, show=20)}")
+    return path.resolve().stem if path.is_file() else path.resolve().name, _read_path(path, root)
+
+
+def _read_path(path: Path, root: str | None) -> Found:
+    suffix = path.suffix.lower()
+    try:
+        if path.is_dir():
+            return read_tree(path)
+        if suffix == ".npz":
+            return read_npz(path)
+        if suffix in LISTS:
+            return LISTS[suffix](path, root)
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{path} is no table in UTF-8 text ({error}); save it as UTF-8") from error
+    except OSError as error:
+        raise UserError(f"{error.filename or path} cannot be read ({error.strerror or error})") from error
+    kind = f"a single {suffix} file" if suffix else "a single file"
+    raise UserError(f"{path} is {kind}; a folder of class folders, .npz, {', '.join(LISTS)} are allowed")
+
+
+def _refuse_missing(splits: dict[str, Images]) -> None:
+    """Files that are absent or empty are known without opening any: say so now, and how many they are."""
+    bad = [
+        (images.path(i), images.sizes[images.rows[i]])
+        for images in splits.values()
+        if isinstance(images, FileImages)
+        for i in np.flatnonzero(images.sizes[images.rows] <= 0)
+    ]
+    if bad:
+        path, size = bad[0]
+        reason = "the file is empty (0 bytes)" if size == 0 else "no such file"
+        raise BadImage(path, reason + (f"; {len(bad) - 1} more are missing or empty" if len(bad) > 1 else ""))
+
+
+def _leave_out_bad(splits: dict[str, Images]) -> tuple[dict[str, Images], list[str]]:
+    """Decode every image once (JPEGs at an eighth of their size) and keep those that can be."""
+    kept, skipped = {}, []
+    for split, images in splits.items():
+        if isinstance(images, ArrayImages):
+            kept[split] = images
+            continue
+
+        def readable(i: int, images: Images = images) -> bool:
+            try:
+                images.read(i, at_least=1)
+            except BadImage:
+                return False
+            return True
+
+        good = np.fromiter(map_threads(readable, range(len(images))), bool, len(images))
+        skipped += [images.names[i] for i in np.flatnonzero(~good)]
+        kept[split] = images.subset(np.flatnonzero(good))
+    return kept, skipped
+
+
+def _check_classes(data: str, names: list[str], splits: dict[str, Images]) -> None:
+    """Every split has every class, and training at least two images of each."""
+    if "train" not in splits:
+        raise UserError(f"{data} has no train split, only {', '.join(splits)}; rename one of them to train")
+    if len(names) < 2:
+        only = f" ('{names[0]}')" if names else ""
+        raise UserError(f"{data} has only one class{only}; at least two are needed, each in a folder or with a label")
+    if doubled := sorted({name for name in names if names.count(name) > 1}):
+        raise UserError(
+            f"{data}: {name_some(doubled, 'class name', 'class names')} used more than once; make them differ"
+        )
+    counts = {split: np.bincount(images.labels, minlength=len(names)) for split, images in splits.items()}
+    for split in [split for split in splits if split != "train"]:
+        # Only one of the two directions is named at a time: fixing the first often fixes the second.
+        for here, there in ((split, "train"), ("train", split)):
+            differing = [name for name, a, b in zip(names, counts[here], counts[there], strict=True) if a and not b]
+            if differing:
+                raise UserError(
+                    f"{data}: the classes differ between splits; {name_some(differing, 'class', 'classes')} of {here} "
+                    f"missing in {there}. Make them alike, or give one split and let vitling carve the others"
+                )
+    if absent := [name for name, n in zip(names, counts["train"], strict=True) if n == 0]:
+        raise UserError(
+            f"{data}: no training images of {name_some(absent, 'class', 'classes')}; each class needs at least two, and "
+            "numbered labels count from 0 without gaps"
+        )
+    if single := [name for name, n in zip(names, counts["train"], strict=True) if n == 1]:
+        raise UserError(
+            f"{data}: only one training image of {name_some(single, 'class', 'classes')}; at least two are needed, one "
+            "to learn from and one to validate. Add images, or remove the class"
+        )
+
+
+def _renumber(
+    data: str, splits: dict[str, Images], given: list[str], wanted: list[str], notes: list[str]
+) -> dict[str, Images]:
+    """Number the labels as a trained model does: by name, or by position where the data has only numbers."""
+    place = {name: i for i, name in enumerate(wanted)}
+    unknown = [name for name in given if name not in place]
+    nameless = given == [str(i) for i in range(len(given))]
+    if nameless and len(unknown) == len(given) <= len(wanted):
+        notes.append(
+            f"the classes of {data} have no names; 0 is taken for '{wanted[0]}', and so on in the model's order"
+        )
+        return splits
+    if unknown:
+        raise UserError(
+            f"{data} has {name_some(unknown, 'class', 'classes')} that the model does not know; it knows "
+            f"{name_some(wanted, 'class', 'classes')}"
+        )
+    number = np.array([place[name] for name in given], dtype=np.int64)
+    for images in splits.values():
+        images.labels = number[images.labels]
+    return splits
+
+
+def _shared_images(splits: dict[str, Images]) -> list[str]:
+    """An image that is learnt from and measured on makes the measurement worthless; a list can do that unnoticed."""
+    notes = []
+    for first, second in itertools.combinations(splits, 2):
+        if shared := sorted(set(splits[first].names) & set(splits[second].names)):
+            notes.append(f"{len(shared)} images are in both {first} and {second}, the first: {shared[0]}")
+    return notes
+
+
+def _look(data: str, images: Images, wanted: int | None, notes: list[str]) -> tuple[int, int]:
+    """The number of channels, and the pixel value that means white."""
+    if not len(images):
+        raise UserError(f"{data} holds no images that can be read")
+    indices = evenly(len(images), 1 if isinstance(images, ArrayImages) else HEADS)
+    layouts = list(map_threads(images.layout, indices))
+    stored = {layout.channels for layout in layouts}
+    channels = wanted or max(stored)
+    # Grey and colour turn into each other; other counts must be what is wanted.
+    if stored != {channels} and not (stored | {channels} <= {1, 3}):
+        i = next(i for i, layout in zip(indices, layouts, strict=True) if layout.channels != channels)
+        raise UserError(
+            f"{data}: image {images.names[i]} has {images.layout(i).channels} channels where {channels} are wanted; only "
+            "grey and colour (1 and 3) are turned into each other"
+        )
+    if wanted is None and len(stored) > 1:
+        notes.append("grey and colour images are mixed; grey ones are repeated to 3 channels")
+    if not any(layout.sixteen_bit for layout in layouts):
+        return channels, 255
+    if isinstance(images, ArrayImages):
+        brightest = max(int(images.array[row].max()) for row in images.rows)
+    else:
+        deep = [i for i, layout in zip(indices, layouts, strict=True) if layout.sixteen_bit]
+        brightest = max(map_threads(lambda i: int(images.read(i).max()), [deep[j] for j in evenly(len(deep), DEPTHS)]))
+    return channels, 2 ** max(8, brightest.bit_length()) - 1

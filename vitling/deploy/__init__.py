@@ -1,0 +1,1 @@
+"""A trained model in use: predictions, exports, a local page."""

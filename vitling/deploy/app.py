@@ -1,0 +1,190 @@
+"""A page on this computer to drop an image on: its class, where the model looks, and the training images most like it.
+
+Nothing leaves the machine: no telemetry, no fonts or scripts from elsewhere, and the loopback address unless told otherwise.
+"""
+
+import os
+import socket
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+
+from vitling.data.pipeline.reading import Reading
+from vitling.data.sources.images import IMAGE_SUFFIXES, FileImages, load_image
+from vitling.deploy.neighbours import Neighbours, image_features, open_neighbours
+from vitling.deploy.predictor import Classifier, open_classifier
+from vitling.diagnose.overlay import attention_map, draw_overlay
+from vitling.errors import UserError
+from vitling.runs.run import Run, load_run
+
+SHOWN_CLASSES = 5
+SHOWN_NEIGHBOURS = 8
+SHOWN_SIDE = 160  # smaller pictures are enlarged to about this
+FONTS = ["system-ui", "sans-serif"]
+# As many columns as fit: gradio counts them by the screen it was first drawn on.
+CSS = (
+    "#neighbours .grid-container { grid-template-columns: repeat(auto-fill, minmax(min(14rem, 45%), 1fr)) !important; }"
+)
+
+
+@dataclass
+class Answer:
+    """What the page shows of one image."""
+
+    probabilities: dict[str, float]
+    picture: Image.Image  # what the model saw, beside where it looked if it can tell
+    neighbours: list[tuple[Image.Image, str]]
+
+
+@dataclass
+class Viewer:
+    """A run, ready to answer. What it cannot do is said in `notes`."""
+
+    run: Run
+    classifier: Classifier
+    neighbours: Neighbours | None
+    has_attention: bool = True
+    notes: list[str] = field(default_factory=list)
+
+    def answer(self, path: str | Path) -> Answer:
+        """Look at one image file."""
+        model, seen = self.classifier.network, self.classifier.passport.preprocessing
+        files = FileImages([path], [0])
+        files.alpha = seen.channels == 4
+        pixels = torch.tensor(load_image(files, 0, **seen.fit_args()))
+        shares = self.classifier.probabilities(pixels[None])[0]
+        images = seen.normalize(pixels[None].to(next(model.parameters()).device))
+        best = shares.topk(min(SHOWN_CLASSES, len(shares)))
+        names = [self.classifier.class_names[k] for k in best.indices.tolist()]
+        picture = draw_overlay(pixels, attention_map(model, images)[0]) if self.has_attention else _picture(pixels)
+        return Answer(dict(zip(names, best.values.tolist(), strict=True)), picture, self._nearest(images))
+
+    def _nearest(self, images: torch.Tensor) -> list[tuple[Image.Image, str]]:
+        if self.neighbours is None:
+            return []
+        features = image_features(self.classifier.network, images)
+        found = []
+        for i, likeness in self.neighbours.nearest(features, SHOWN_NEIGHBOURS):
+            seen = self.classifier.passport.preprocessing
+            pixels = torch.tensor(load_image(self.neighbours.images, i, **seen.fit_args()))
+            name = self.classifier.class_names[self.neighbours.images.labels[i]]
+            found.append((_picture(pixels), f"{name} · {likeness:.2f} · {self.neighbours.images.names[i]}"))
+        return found
+
+
+def open_viewer(
+    run: Run | str | Path, *, which: str = "best", reading: Reading | None = None, on_progress=None
+) -> Viewer:
+    """Load a run's model, its temperature and the features of its training images; both are computed once and kept."""
+    run = run if isinstance(run, Run) else load_run(run)
+    notes: list[str] = []
+    classifier = open_classifier(run, which=which, reading=reading, say=notes.append, on_progress=on_progress)
+    viewer = Viewer(run, classifier, None, notes=notes)
+    seen, model = classifier.passport.preprocessing, classifier.network
+    try:
+        attention_map(model, torch.zeros(1, seen.channels, *seen.size, device=next(model.parameters()).device))
+    except UserError as error:
+        viewer.has_attention = False
+        notes.append(str(error))
+    try:
+        viewer.neighbours = open_neighbours(run, model, which=which, reading=reading, on_progress=on_progress)
+    except UserError as error:
+        notes.append(f"no training images are shown: {error}")
+    return viewer
+
+
+def create_page(viewer: Viewer):
+    """The page, as a FastAPI application."""
+    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # before the import, which would ask for the newest version
+    import gradio
+    from fastapi import FastAPI
+
+    def look(path: str | None):
+        if path is None:
+            return None, None, None
+        try:
+            answer = viewer.answer(path)
+        except UserError as error:
+            raise gradio.Error(str(error).replace(str(path), Path(path).name), print_exception=False) from None
+        return answer.probabilities, answer.picture, answer.neighbours
+
+    info = viewer.run.info
+    about = f"{viewer.run.recipe.model}, trained on {info['data']['train_images']:,} images of {info['data']['name']}"
+    if "best" in info:
+        about += f"; {100 * info['best']['val_top1']:.1f} % right on {info['data']['val_images']:,} validation images"
+    calibrated = " (calibrated)" if viewer.classifier.calibrated else ""
+    title = f"{viewer.run.path.name} · vitling"
+    shown = dict(interactive=False, show_label=False, buttons=[], format="png")
+    kept = (600, 3600)  # every ten minutes, what is older than an hour is deleted
+    with gradio.Blocks(title=title, analytics_enabled=False, delete_cache=kept) as blocks:
+        gradio.Markdown(
+            f"# {_plain(viewer.run.path.name)}\n{_plain(about)}. Images go to the computer that runs vitling, and nowhere else."
+        )
+        for note in viewer.notes:
+            gradio.Markdown(_plain(f"Note: {note}"))
+        with gradio.Row():
+            with gradio.Column():
+                file = gradio.File(label="Drop an image here", file_types=["image", *sorted(IMAGE_SUFFIXES)])
+                looks = ", and where it looks" if viewer.has_attention else ""
+                gradio.Markdown(f"### What the model sees{looks}")
+                picture = gradio.Image(**shown, elem_id="picture")
+            with gradio.Column():
+                label = gradio.Label(label=f"Probabilities{calibrated}", elem_id="classes")
+        with gradio.Column(visible=viewer.neighbours is not None):
+            gradio.Markdown("### The training images that it finds most alike")
+            gallery = gradio.Gallery(**shown, object_fit="contain", height="auto", elem_id="neighbours")
+        file.change(look, file, [label, picture, gallery], api_visibility="private")
+    theme = gradio.themes.Default(font=FONTS, font_mono=["ui-monospace", "monospace"])
+    return gradio.mount_gradio_app(
+        FastAPI(), blocks, path="/", theme=theme, css=CSS, footer_links=[], ssr_mode=False, run_history=False, pwa=False
+    )
+
+
+def serve(viewer: Viewer, listener: socket.socket, *, ready: Callable[[str, list[str]], None]) -> None:
+    """Serve the page until interrupted. `ready` is told its address, and what the page cannot do."""
+    import uvicorn
+
+    with tempfile.TemporaryDirectory(prefix="vitling-app-") as folder:
+        os.environ["GRADIO_TEMP_DIR"] = folder  # read at the import; what is dropped on the page is gone when it ends
+        page = create_page(viewer)
+        host, port = listener.getsockname()[:2]
+        ready(f"http://{f'[{host}]' if ':' in host else host}:{port}", viewer.notes)
+        uvicorn.Server(uvicorn.Config(page, log_level="warning", ws="none")).run(sockets=[listener])
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket at this address; taken before anything is computed, so that a port in use is known at once."""
+    if find_spec("gradio") is None:
+        raise UserError('vitling app needs the package gradio: pip install "vitling[app]".')
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+    except (OSError, OverflowError) as error:
+        raise UserError(f"--host {host} --port {port} is no address of this computer: {error}.") from None
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        raise UserError(
+            f"cannot listen at {host}, port {port}: {error.strerror}. Choose another with --port; 0 takes any that is free."
+        ) from None
+    return listener
+
+
+def _picture(pixels: torch.Tensor) -> Image.Image:
+    """Pixels of any number of channels as a picture that is large enough to see."""
+    shown = np.ascontiguousarray(pixels[:3].permute(1, 2, 0)) if len(pixels) >= 3 else pixels[0].numpy()
+    factor = max(1, SHOWN_SIDE // min(shown.shape[:2]))
+    return Image.fromarray(np.repeat(np.repeat(shown, factor, axis=0), factor, axis=1))
+
+
+def _plain(text: str) -> str:
+    """Text that Markdown leaves as it is: a class or a folder may be called *x*."""
+    return "".join(f"\\{c}" if c in r"\`*_{}[]()#+-.!|<>~&" else c for c in text)

@@ -1,0 +1,191 @@
+"""Export a run: ONNX, a folder for timm, or one for the Hugging Face hub. Compared with the run's model before it is written."""
+
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from vitling.data.pipeline.decoding import decode
+from vitling.data.pipeline.loader import generator_for
+from vitling.data.pipeline.reading import Reading
+from vitling.data.sources.images import evenly
+from vitling.deploy import hub
+from vitling.deploy.model_card import hub_header, model_card, unfinished
+from vitling.deploy.onnx import check_packages, to_onnx
+from vitling.errors import UserError, did_you_mean
+from vitling.evaluation.temperature import Calibration, calibrate, validation_images
+from vitling.files import write_bytes, write_text
+from vitling.runs.metadata import Passport
+from vitling.runs.onnx_model import OnnxModel
+from vitling.runs.run import Run, check_weights, load_run
+
+FORMATS = ("onnx", "timm", "hf")
+CHECKED_IMAGES = 64
+TOLERANCE = 1e-4  # of the largest logit, or of 1 where that is larger: what float32 in another order can differ by
+
+
+@dataclass
+class Exported:
+    """What was written, and how near it is to the run's own model."""
+
+    path: Path
+    to: str
+    difference: float  # the largest one between two logits
+    allowed: float
+    checked_on: str
+    passport: Passport
+    notes: list[str] = field(default_factory=list)
+    url: str | None = None  # on the hub
+
+    def to_json(self) -> str:
+        return json.dumps({**asdict(self), "path": str(self.path)}, indent=1, ensure_ascii=False)
+
+
+def export(
+    run: Run | str | Path,
+    to: str,
+    out: str | Path | None = None,
+    *,
+    which: str = "best",
+    raw_input: bool = False,
+    push: str | None = None,
+    reading: Reading | None = None,
+    on_progress=None,
+) -> Exported:
+    """Write a run's model as ONNX ("onnx"), or as a folder with a model card ("timm", "hf"); by default into the run.
+
+    The result is loaded again and compared with the model on validation images of the run; one that differs is not written, and
+    nothing that exists is overwritten. ONNX takes uint8 pixels; with `raw_input`, floats that the caller has normalised. `push` uploads an
+    "hf" folder to OWNER/NAME. A run that did not end can be exported as soon as it has weights; the notes and the card say so.
+    """
+    if to not in FORMATS:
+        raise UserError(f"cannot export to '{to}'. {did_you_mean(to, FORMATS)}")
+    check_weights(which)
+    if raw_input and to != "onnx":
+        raise UserError(f"--raw-input is about ONNX; a folder for {to} holds the model alone. Leave it out.")
+    if push:
+        if to != "hf":
+            raise UserError(f"--push uploads a folder with a card for the hub; export --to hf, not {to}.")
+        hub.check_push(push)
+    if to == "onnx":
+        check_packages()
+    run = run if isinstance(run, Run) else load_run(run)
+    out = _free(Path(out) if out else run.path / ("model.onnx" if to == "onnx" else to), to)
+    model = run.load_model(which)
+    notes = [] if run.finished else [f"the training is not finished: {unfinished(run)}"]
+    pixels, checked_on = _images_to_check(run, reading or Reading(), notes)
+    calibration = _calibration(run, which, reading, notes, on_progress)
+    passport = Passport.of_run(
+        run, calibration.temperature if calibration else None, input="normalized" if raw_input else "pixels"
+    )
+    with torch.inference_mode():
+        expected = model(passport.preprocessing.normalize(pixels))
+    result = Exported(out, to, 0.0, TOLERANCE * max(1.0, expected.abs().max().item()), checked_on, passport, notes)
+    if to == "onnx":
+        if on_progress:
+            on_progress("translating to ONNX", 0, None)  # torch does not say how far it is
+        content = to_onnx(model, passport)
+        _compare(result, OnnxModel(content), pixels, expected)
+        write_bytes(out, content)
+    else:
+        with _new_folder(out) as folder:
+            place = f"hf-hub:{push}" if push else f"local-dir:{out.resolve().name}"
+            _fill(folder, run, which, passport, calibration, to, place)
+            _compare(result, _load_folder(folder, passport), pixels, expected)
+    if push:
+        result.url = hub.push_folder(out, push)
+    return result
+
+
+def _free(out: Path, to: str) -> Path:
+    """The path, if it may be written."""
+    if to == "onnx" and out.suffix != ".onnx":
+        raise UserError(
+            f"--out {out} must end in .onnx, such as {out / 'model.onnx' if out.is_dir() else f'{out}.onnx'}."
+        )
+    if out.exists() and not (to != "onnx" and out.is_dir() and not any(out.iterdir())):
+        raise UserError(f"{out} exists already and is not overwritten; remove it, or choose another --out.")
+    return out
+
+
+def _images_to_check(run: Run, reading: Reading, notes: list[str]) -> tuple[Tensor, str]:
+    """Some of the run's validation images; where its data is gone, noise, and a note that says so."""
+    seen = run.preprocessing()
+    try:
+        images = validation_images(run, reading)
+        images = images.subset(evenly(len(images), CHECKED_IMAGES))
+        return decode(images, **seen.fit_args()), f"{len(images)} validation images"
+    except UserError as error:
+        notes.append(f"compared on noise instead of images, because the run's data cannot be read: {error}")
+    noise = torch.randint(0, 256, (CHECKED_IMAGES, seen.channels, *seen.size), generator=generator_for("export"))
+    return noise.to(torch.uint8), f"{CHECKED_IMAGES} images of noise"
+
+
+def _calibration(run: Run, which: str, reading: Reading | None, notes: list[str], on_progress) -> Calibration | None:
+    try:
+        return calibrate(run, which, reading=reading, on_progress=on_progress)
+    except UserError as error:
+        notes.append(f"exported without a temperature, so probabilities are not calibrated: {error}")
+        return None
+
+
+def _compare(result: Exported, exported: Callable[[Tensor], Tensor], pixels: Tensor, expected: Tensor) -> None:
+    """Fill in the largest difference, over batches of one, of two and of the rest; refuse a model that is another."""
+    sizes = [1, 2, len(pixels) - 3] if len(pixels) > 3 else [1] * len(pixels)
+    found = torch.cat([exported(part) for part in pixels.split(sizes)])
+    result.difference = (found - expected).abs().max().item()
+    if not result.difference <= result.allowed:  # NaN is refused too
+        raise UserError(
+            f"nothing was written: the exported model's logits differ from the run's by {result.difference:.3g} on "
+            f"{result.checked_on}, where {result.allowed:.3g} is allowed. Please report it with the recipe."
+        )
+
+
+# Folders
+
+
+@contextmanager
+def _new_folder(path: Path) -> Iterator[Path]:
+    """A temporary folder beside `path` that takes its place when the block ends, and is removed when the block fails."""
+    path = path.resolve()
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        temporary.mkdir(parents=True)
+        yield temporary
+        os.replace(temporary, path)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}.") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _fill(
+    folder: Path, run: Run, which: str, passport: Passport, calibration: Calibration | None, to: str, place: str
+) -> None:
+    config = json.loads((run.path / which / "config.json").read_text())
+    write_bytes(folder / "model.safetensors", (run.path / which / "model.safetensors").read_bytes())
+    write_text(
+        folder / "config.json",
+        json.dumps({**config, "vitling": passport.to_dict()}, indent=2, ensure_ascii=False) + "\n",
+    )
+    header = hub_header(run, which, passport) if to == "hf" else ""
+    write_text(folder / "README.md", header + model_card(run, which, passport, calibration, place))
+
+
+def _load_folder(folder: Path, passport: Passport) -> Callable[[Tensor], Tensor]:
+    import timm
+
+    model = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+
+    def score(pixels: Tensor) -> Tensor:
+        with torch.inference_mode():
+            return model(passport.preprocessing.normalize(pixels))
+
+    return score

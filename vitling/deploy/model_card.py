@@ -1,0 +1,228 @@
+"""The model card: what a stranger should know before using an exported model, made from what its run recorded.
+
+Nothing is measured here. Test numbers are those that `vitling evaluate` left in the run; without them the card says so. Paths
+of the machine that trained the model stay out of it.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+
+import yaml
+
+from vitling.evaluation.metrics import wilson_interval
+from vitling.evaluation.temperature import Calibration
+from vitling.models import our_models
+from vitling.recipes import to_dict
+from vitling.runs.metadata import Passport
+from vitling.runs.run import Run
+
+SHOWN_CLASSES = 20
+FITS = {
+    "resize": "stretched to",
+    "pad": "scaled into, and filled up with black to,",
+    "crop": "scaled to cover, and cut in the middle to,",
+}
+
+
+def model_card(run: Run, which: str, passport: Passport, calibration: Calibration | None, place: str) -> str:
+    """The card of a run's weights as Markdown. `place` is the name that timm loads the model by."""
+    test = recorded_test(run, which)
+    parts = [
+        f"# {passport.architecture} on {passport.data}",
+        _summary(run, passport),
+        "## Use",
+        _use(passport, place),
+        "## Results",
+        _results(run, which, test),
+        *(["## Per class", _per_class(test)] if test else []),
+        "## Calibration",
+        _calibration(calibration),
+        "## Limits",
+        _limits(run, passport, test),
+        "## Training",
+        _training(run),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def hub_header(run: Run, which: str, passport: Passport) -> str:
+    """What the Hugging Face hub reads at the head of a card; test numbers only where they were recorded."""
+    header: dict = {
+        "library_name": "timm",
+        "pipeline_tag": "image-classification",
+        "tags": ["image-classification", "timm", "vitling"],
+    }
+    if test := recorded_test(run, which):
+        measured = [{"type": "accuracy", "name": "top-1", "value": test["top1"]}]
+        measured.append({"type": "f1", "name": "macro-F1", "value": test["macro_f1"]})
+        result = {
+            "task": {"type": "image-classification"},
+            "dataset": {"type": passport.data, "name": passport.data, "split": "test"},
+            "metrics": measured,
+        }
+        header["model-index"] = [{"name": f"{passport.architecture} on {passport.data}", "results": [result]}]
+    return f"---\n{yaml.safe_dump(header, sort_keys=False, allow_unicode=True)}---\n\n"
+
+
+def recorded_test(run: Run, which: str) -> dict | None:
+    """The evaluation of these weights on the run's own test split, if there was one."""
+    path = run.path / ("evaluation-test.json" if which == "best" else f"evaluation-test-{which}.json")
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def validation_record(run: Run, which: str) -> dict | None:
+    """The validation at which these weights were saved."""
+    records = run.metrics()
+    if not records:
+        return None
+    return records[-1] if which == "last" else max(records, key=lambda r: (r["val_top1"], -r["val_loss"]))
+
+
+def _summary(run: Run, passport: Passport) -> str:
+    names, info, recipe = passport.class_names, run.info, run.recipe
+    start = (
+        f"started from {_shorten(recipe.init)}" if recipe.init else "trained from scratch, without pre-trained weights"
+    )
+    size = f" of {info['parameters'] / 1e6:.2f} M parameters" if "parameters" in info else ""
+    shown = ", ".join(map(_cell, names[:SHOWN_CLASSES])) + (
+        f" and {len(names) - SHOWN_CLASSES} more" if len(names) > SHOWN_CLASSES else ""
+    )
+    text = f"An image classifier{size}, {start}, by vitling {passport.vitling}. It tells {len(names)} classes apart: {shown}."
+    if not run.finished:
+        text += "\n\n**The training was not finished** when this was exported; " + unfinished(run) + "."
+    return text
+
+
+def unfinished(run: Run) -> str:
+    """How far a run got that did not end."""
+    records = run.metrics()
+    epoch = f"the last validation was after epoch {records[-1]['epoch']} of {run.recipe.epochs}" if records else ""
+    return ", ".join(filter(None, [run.info.get("stopped") or f"its status is {run.info.get('status')}", epoch]))
+
+
+def _use(passport: Passport, place: str) -> str:
+    seen = passport.preprocessing
+    ours = passport.architecture in our_models()
+    imports = "import timm\n" + (f"import vitling  # registers {passport.architecture} with timm\n" if ours else "")
+    model = place.removeprefix("local-dir:")
+    where = "" if model == place else "Run either beside this folder, or give its whole path. "
+    return (
+        f"```\nvitling predict {model} IMAGE...\n```\n\n```python\n{imports}\n"
+        f'model = timm.create_model("{place}", pretrained=True).eval()\n```\n\n'
+        f"{where}Input: {seen.channels} x {seen.size[0]} x {seen.size[1]} (channels, height, width). An image is {FITS[seen.fit]} that size "
+        f"(bicubic, antialiased), scaled so that a pixel of {seen.white} becomes 1, then normalised with mean {_numbers(seen.mean)} and "
+        f"standard deviation {_numbers(seen.std)}. Output: a logit per class, in the order of `label_names` in config.json."
+    )
+
+
+def _results(run: Run, which: str, test: dict | None) -> str:
+    rows = [
+        "| split | images | top-1 | 95 % interval | top-5 | macro-F1 | calibration error |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    record, images = validation_record(run, which), run.info.get("data", {}).get("val_images")
+    if record and images:
+        low, high = wilson_interval(round(record["val_top1"] * images), images)
+        rows.append(f"| validation | {images:,} | {_percent(record['val_top1'])} | {_between(low, high)} | | | |")
+    if test:
+        rows.append(
+            f"| test | {test['images']:,} | {_percent(test['top1'])} | {_between(*test['top1_interval'])} "
+            f"| {_percent(test['top5'])} | {test['macro_f1']:.4f} | {test['ece']:.4f} |"
+        )
+        looks = run.info.get("test_looks", 1)
+        rows.append(
+            f"\nThe test split was looked at {'once' if looks == 1 else f'{looks} times'}; each look makes a number worth less."
+        )
+    else:
+        rows.append("\nThe test split was not looked at, or there is none: no test number is known.")
+    if which == "best":
+        rows.append("The weights were chosen by the validation number, so expect a little less on new images.")
+    return "\n".join(rows)
+
+
+def _per_class(test: dict) -> str:
+    rows = sorted((row for row in test["per_class"] if row["images"]), key=lambda row: row["accuracy"])
+    head = (
+        f"The worst {SHOWN_CLASSES} of {len(rows)} classes on the test split."
+        if len(rows) > SHOWN_CLASSES
+        else "On the test split, worst first."
+    )
+    lines = [head, "", "| class | images | accuracy | 95 % interval |", "|---|---|---|---|"]
+    lines += [
+        f"| {_cell(row['name'])} | {row['images']:,} | {_percent(row['accuracy'])} | {_between(*row['interval'])} |"
+        for row in rows[:SHOWN_CLASSES]
+    ]
+    return "\n".join(lines)
+
+
+def _calibration(calibration: Calibration | None) -> str:
+    if calibration is None:
+        return "Not calibrated: a softmax of the logits gives the model's own probabilities, which are often too sure."
+    c = calibration
+    return (
+        f"Divide the logits by a temperature of {c.temperature:.4f} before the softmax (`vitling predict` does). It was fitted on "
+        f"{c.images:,} validation images and takes their calibration error from {c.ece_before:.4f} to {c.ece_after:.4f} and their "
+        f"cross-entropy from {c.loss_before:.4f} to {c.loss_after:.4f}; on other images it will help less."
+    )
+
+
+def _limits(run: Run, passport: Passport, test: dict | None) -> str:
+    data = run.info.get("data", {})
+    trained_on = f" of {data['train_images']:,} images" if "train_images" in data else ""
+    lines = [
+        f"- It knows its {len(passport.class_names)} classes and nothing else: any other image is given one of them too, sometimes with confidence.",
+        f"- It learned from the training split{trained_on} of {passport.data}. On images from another camera, place, time or group of people the numbers above do not hold; measure there first.",
+        "- The intervals say how far chance in the choice of images moves a number, not how far another training would.",
+    ]
+    few = [row["name"] for row in test["per_class"] if 0 < row["images"] < 30] if test else []
+    if few:
+        lines.append(f"- {len(few)} of the classes have fewer than 30 test images; their accuracies are rough.")
+    lines.append("- It was not examined for bias, nor for robustness against manipulated images.")
+    return "\n".join(lines)
+
+
+def _training(run: Run) -> str:
+    info, environment = run.info, run.info.get("environment", {})
+    data = info.get("data", {})
+    facts = [f"- {name}: {value}" for name, value in (
+        ("data", data.get("name")),
+        ("training images", data.get("train_images")),
+        ("validation images", data.get("val_images")),
+        ("data fingerprint", data.get("fingerprint")),
+        ("epochs", info.get("epochs_trained")),
+        ("wall time", f"{info['wall_seconds']:.0f} s" if "wall_seconds" in info else None),
+        *((name, environment.get(name)) for name in ("vitling", "torch", "timm", "python", "processor")),
+    ) if value is not None]  # fmt: skip
+    recipe = yaml.safe_dump(_without_paths(to_dict(run.recipe)), sort_keys=False, allow_unicode=True)
+    return "\n".join(facts) + f"\n\nThe whole recipe:\n\n```yaml\n{recipe}```"
+
+
+def _without_paths(value):
+    """A card is published: of a path, only the last part is anybody's business."""
+    if isinstance(value, Mapping):
+        return {key: _without_paths(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_paths(item) for item in value]
+    return _shorten(value) if isinstance(value, str) else value
+
+
+def _shorten(text: str) -> str:
+    return os.path.basename(text.rstrip("/\\")) if os.path.isabs(text) or text.startswith("~") else text
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.2f} %"
+
+
+def _between(low: float, high: float) -> str:
+    return f"{100 * low:.1f} to {100 * high:.1f}"
+
+
+def _numbers(values) -> str:
+    return ", ".join(f"{value:.4f}" for value in values)
+
+
+def _cell(text: str) -> str:
+    """Class names come from folders and files; none may break the table."""
+    return " ".join(text.replace("|", "\\|").split())

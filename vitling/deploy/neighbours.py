@@ -1,0 +1,83 @@
+"""The training images that a model finds most alike a new one: by the angle between its features, before the classifier."""
+
+import contextlib
+import hashlib
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from vitling.data.pipeline.loader import eval_batches
+from vitling.data.pipeline.reading import Reading, load_split
+from vitling.data.pipeline.training_data import open_recipe_data, split_training
+from vitling.data.sources.images import Images
+from vitling.errors import UserError
+from vitling.files import write_bytes
+from vitling.runs.run import Run
+
+BATCH = 256
+
+
+@dataclass
+class Neighbours:
+    """A run's training images and their features, unit vectors of (images, width)."""
+
+    images: Images
+    features: Tensor
+
+    def nearest(self, features: Tensor, count: int) -> list[tuple[int, float]]:
+        """The most alike images of one new image, best first: their number and the cosine of the angle."""
+        likeness = self.features.float() @ F.normalize(features.float().flatten(), dim=0).cpu()
+        best = likeness.topk(min(count, len(likeness)))
+        return list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
+
+
+@torch.inference_mode()
+def image_features(model: nn.Module, images: Tensor) -> Tensor:
+    """What the classifier of a timm model is given: (B, width) of normalised images."""
+    return model.forward_head(model.forward_features(images), pre_logits=True).flatten(1)
+
+
+def open_neighbours(
+    run: Run, model: nn.Module, *, which: str = "best", reading: Reading | None = None, on_progress=None
+) -> Neighbours:
+    """The neighbours of a run's model: features as kept in the run, or computed now and kept."""
+    reading = reading or Reading()
+    dataset = open_recipe_data(run.recipe, reading)
+    if run.info["data"]["fingerprint"] != dataset.fingerprint:
+        raise UserError(f"{dataset.name} has changed since the training.")
+    images, _ = split_training(dataset, run.recipe)
+    weights = hashlib.sha256((run.path / which / "model.safetensors").read_bytes()).hexdigest()
+    belongs_to = {"data": dataset.fingerprint, "weights": weights}
+    path = run.path / f"neighbours-{which}.safetensors"
+    features = _read(path, belongs_to)
+    if features is None:
+        features = _compute(run, model, images, reading, on_progress)
+        with contextlib.suppress(UserError):  # a disk that is read-only or full: computed again next time
+            write_bytes(path, save({"features": features}, metadata=belongs_to))
+    return Neighbours(images, features)
+
+
+def _read(path, belongs_to: dict[str, str]) -> Tensor | None:
+    """Features that were kept, unless they are of other data or other weights."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return file.get_tensor("features") if file.metadata() == belongs_to else None
+    except (FileNotFoundError, SafetensorError):
+        return None
+
+
+def _compute(run: Run, model: nn.Module, images: Images, reading: Reading, on_progress) -> Tensor:
+    seen, device = run.preprocessing(), next(model.parameters()).device
+    source = load_split(images, "train", reading=reading, on_progress=on_progress, **seen.fit_args())
+    parts, done = [], 0
+    for batch in eval_batches(source, seen.normalize, batch_size=BATCH, device=device):
+        features = image_features(model, batch["image"])
+        parts.append(F.normalize(features.float(), dim=1).half().cpu())
+        done += len(features)
+        if on_progress:
+            on_progress("features of training images", done, len(source))
+    return torch.cat(parts)

@@ -1,0 +1,72 @@
+"""ONNX: a model as one file that needs neither torch nor vitling, and the way back from such a file to predictions.
+
+Input `image` is (batch, C, H, W) of any batch size. Outputs are `logits` and, after the temperature and a softmax,
+`probabilities`. Who the file is stands in its metadata, as a `Passport`.
+"""
+
+import contextlib
+import io
+import logging
+import warnings
+
+import torch
+from torch import Tensor, nn
+
+from vitling.runs.metadata import Passport
+from vitling.runs.onnx_model import _import
+
+
+class Deployed(nn.Module):
+    """A model with what surrounds it in the file: normalisation before it, temperature and softmax behind it."""
+
+    def __init__(self, model: nn.Module, passport: Passport):
+        super().__init__()
+        self.model, self.passport = model, passport
+
+    def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
+        if self.passport.input == "pixels":
+            image = self.passport.preprocessing.normalize(image)
+        logits = self.model(image)
+        return logits, (logits / (self.passport.temperature or 1.0)).softmax(dim=1)
+
+
+def check_packages() -> None:
+    """Refuse before the work what could not be finished: making a file and checking it needs the optional packages."""
+    for package in ("onnxruntime", "onnx", "onnxscript"):
+        _import(package)
+
+
+def to_onnx(model: nn.Module, passport: Passport) -> bytes:
+    """The content of an ONNX file."""
+    seen = passport.preprocessing
+    kind = torch.uint8 if passport.input == "pixels" else torch.float32
+    example = torch.zeros(2, seen.channels, *seen.size, dtype=kind)  # two, because one would be taken for a constant
+    with _quiet():
+        program = torch.onnx.export(
+            Deployed(model, passport).eval(),
+            (example,),
+            input_names=["image"],
+            output_names=["logits", "probabilities"],
+            dynamic_shapes=({0: torch.export.Dim("batch")},),
+            dynamo=True,
+            verbose=False,
+        )
+    content = program.model_proto
+    for entry in (*content.graph.node, *content.graph.value_info, *content.graph.input, *content.graph.output):
+        entry.ClearField("metadata_props")  # stack traces: half the file, and paths of this machine
+    for name, text in passport.to_metadata().items():
+        content.metadata_props.add(key=name, value=text)
+    return content.SerializeToString()
+
+
+@contextlib.contextmanager
+def _quiet():
+    """torch's exporter tells its developers much that a user cannot act on; what matters is checked afterwards."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)

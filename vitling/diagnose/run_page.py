@@ -1,0 +1,229 @@
+"""The page of a training run: curves, confusion, mistakes, attention, and everything needed to repeat it."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from vitling.reports.page import (
+    Chart,
+    Code,
+    Facts,
+    Page,
+    Picture,
+    Section,
+    Strip,
+    Table,
+    Text,
+    as_picture,
+    counted,
+    percent,
+    write_page,
+)
+
+SHOWN = 12  # pictures in a strip
+
+
+TILE = 96  # CSS pixels
+
+
+def write_run_page(run, *, reading=None, on_progress=None) -> Path:
+    """Write RUN/report.html: curves, confusion, mistakes, attention, and everything needed to repeat the run."""
+    return write_page(run_page(run, reading=reading, on_progress=on_progress), run.path / "report.html")
+
+
+def run_page(run, *, reading=None, on_progress=None) -> Page:
+    """The page of a run that has validated at least once; pictures and confusion are of its validation split.
+
+    Nothing is measured on the test split here. What `evaluate` has already said about it is repeated.
+    """
+    from vitling.data.pipeline.reading import Reading, load_split
+    from vitling.data.pipeline.training_data import open_recipe_data, split_training
+    from vitling.evaluation.loop import predict_logits
+    from vitling.evaluation.metrics import measure
+    from vitling.recipes import to_yaml
+
+    reading, info, recipe = reading or Reading(), run.info, run.recipe
+    seen, model = run.preprocessing(), run.load_model("best")
+    _, val = split_training(open_recipe_data(recipe, reading), recipe)
+    source = load_split(val, "val", reading=reading, on_progress=on_progress, **seen.fit_args())
+    logits = predict_logits(model, source, seen, on_progress=on_progress)
+    result = measure(logits, source.labels, run.class_names, data=info["data"]["name"], split="val")
+    environment = info["environment"]
+    origin = {
+        "data fingerprint": info["data"]["fingerprint"],
+        "seed": recipe.seed,
+        "precision": info["precision"],
+        **{name: value for name, value in environment.items() if name != "command"},
+    }
+    return Page(
+        title=f"{recipe.model} on {info['data']['name']}",
+        subtitle=f"Training run {run.path.name}: {percent(result.top1)} on validation",
+        sections=[
+            Section("Summary", [Facts(summary_facts(run, result))]),
+            Section("Learning curves", learning_charts(run), "Did it learn, and did it stop learning?"),
+            Section("Validation", validation_parts(result), "Which classes does it take for which?"),
+            Section("Pictures", picture_parts(logits, source, run.class_names), "What does it get wrong, and right?"),
+            Section("Attention", attention_parts(model, source, seen, run.class_names), "Where does it look?"),
+            Section("Calibration", calibration_parts(logits, source.labels), "Is it right as often as it says?"),
+            Section("Speed", [Facts(speed_facts(run))]),
+            Section(
+                "To repeat it", [Code(environment["command"]), Facts(origin), Code(to_yaml(recipe), "the whole recipe")]
+            ),
+        ],
+    )
+
+
+def summary_facts(run, result) -> dict[str, str]:
+    """The few lines that most readers want; the test split is among them only after `evaluate` looked at it."""
+    info, recipe = run.info, run.recipe
+    best, data = info["best"], info["data"]
+    facts = {"validation accuracy": accuracy_with_interval(result.top1, result.top1_interval, result.images)}
+    if (known := run.path / "evaluation-test.json").exists():
+        test, looks = json.loads(known.read_text()), info.get("test_looks", 1)
+        facts["test accuracy"] = accuracy_with_interval(test["top1"], test["top1_interval"], test["images"])
+        facts["test accuracy"] += f", looked at {'once' if looks == 1 else f'{looks} times'}"
+    return {
+        **facts,
+        "best epoch": f"{best['epoch']} of {info['epochs_trained']}; it was chosen by validation accuracy, so expect a little less on new images",
+        "model": f"{recipe.model}, {info['parameters'] / 1e6:.2f} M parameters, trained by {recipe.method}",
+        "data": f"{data['name']}: {data['train_images']:,} training and {data['val_images']:,} validation images, {len(run.class_names)} classes",
+        "stopped": f"{info['stopped']}, after {info['wall_seconds']:.0f} s",
+    }
+
+
+def accuracy_with_interval(top1: float, interval: Sequence[float], images: int) -> str:
+    low, high = interval
+    return f"{percent(top1)} of {images:,} images (95 % interval {100 * low:.1f} to {100 * high:.1f})"
+
+
+def speed_facts(run) -> dict[str, str]:
+    """How fast it trained, over all validations: medians, because other programs disturb single ones."""
+    timing, info = run.timing(), run.info
+    validations = sum(record["validation_seconds"] for record in timing)
+    return {
+        "training": f"{np.median([record['images_per_second'] for record in timing]):,.0f} images/s (median over {counted(len(timing), 'epoch')} with a validation)",
+        "validation": f"{np.median([record['validation_seconds'] for record in timing]):.2f} s each, {validations:.0f} s in all",
+        "everything": f"{info['wall_seconds']:.0f} s from the command to the last weights",
+        "on": f"{info['environment']['processor']}, {counted(info['environment']['threads'], 'thread')}, {counted(info['processes'], 'process', 'processes')}",
+    }
+
+
+def learning_charts(run) -> list:
+    """Loss, accuracy and, where they were logged, gradient norms over the epochs."""
+    from vitling.reports import plots
+
+    records = run.metrics()
+    epochs = [record["epoch"] for record in records]
+    loss = {"training": [r["train_loss"] for r in records], "validation": [r["val_loss"] for r in records]}
+    accuracy = {"validation": [r["val_top1"] for r in records]}
+    for name in (key for key in records[-1] if key.startswith("val_") and key.endswith("_top1") and key != "val_top1"):
+        accuracy[name.removeprefix("val_").removesuffix("_top1")] = [r.get(name) for r in records]
+    charts = [
+        Chart(plots.lines(epochs, loss, x="epoch", y="loss"), "Loss. Training includes augmentation and mixing."),
+        Chart(plots.lines(epochs, accuracy, x="epoch", y="accuracy", unit=True), "Accuracy on validation."),
+    ]
+    gradients = run.gradients()
+    if gradients:
+        caption = (
+            "Gradient norm per layer, at the last step before each validation. Fading or exploding layers stand out."
+        )
+        charts.append(Chart(plots.gradient_norms(gradients), caption))
+    return charts
+
+
+def validation_parts(result) -> list:
+    """Confusion matrix, accuracy per class, the pairs confused most often."""
+    from vitling.reports import plots
+
+    confusion = np.asarray(result.confusion)
+    off = confusion - np.diag(np.diag(confusion))
+    pairs = [np.unravel_index(i, off.shape) for i in np.argsort(-off, axis=None, kind="stable")[:8]]
+    names = result.class_names
+    rows = [(names[i], names[j], int(off[i, j])) for i, j in pairs if off[i, j]]
+    parts = [
+        Chart(
+            plots.confusion(confusion, names), "Confusion: truth in rows, prediction in columns, as shares of a row."
+        ),
+        Chart(
+            plots.class_accuracy(result.per_class), "Accuracy per class with 95 % intervals, the worst classes first."
+        ),
+    ]
+    if rows:
+        parts.append(Table(("truth", "taken for", "images"), rows, "Confused most often"))
+    return parts
+
+
+def picture_parts(logits, source, class_names: Sequence[str]) -> list:
+    """The most confident mistakes and, as a contrast, right answers spread over the split."""
+    import torch
+
+    from vitling.diagnose.health import confident_mistakes
+
+    probabilities = logits.float().softmax(dim=1)
+    wrong = confident_mistakes(probabilities, source.labels, count=SHOWN)
+    right = (probabilities.argmax(dim=1) == source.labels).nonzero().flatten()
+    right = right[torch.linspace(0, len(right) - 1, min(SHOWN // 2, len(right))).long()] if len(right) else right
+    parts = []
+    for index, caption in (
+        (wrong, "Most confident mistakes: look here for wrong labels, odd images and missing views."),
+        (right, "Right answers, spread over the split."),
+    ):
+        if len(index):
+            parts.append(Strip([labelled_pictures(source, index, probabilities, class_names)], caption))
+    if not len(wrong):
+        parts.insert(0, Text("No mistakes on these images."))
+    return parts
+
+
+def attention_parts(model, source, preprocessing, class_names: Sequence[str]) -> list:
+    """Pictures of different classes, each beside where the model looks; a model that cannot show it says why."""
+    import torch
+
+    from vitling.diagnose.overlay import attention_map, draw_overlay
+    from vitling.errors import UserError
+
+    firsts = [int((source.labels == label).nonzero()[0]) for label in source.labels.unique()]
+    index = torch.tensor([firsts[i] for i in np.linspace(0, len(firsts) - 1, min(SHOWN // 2, len(firsts))).astype(int)])
+    pixels = next(iter(source.batches([index])))["image"]
+    device = next(model.parameters()).device
+    try:
+        masks = attention_map(model, preprocessing.normalize(pixels.to(device)))
+    except UserError as error:
+        return [Text(str(error)[:1].upper() + str(error)[1:])]
+    pictures = [
+        Picture(np.asarray(draw_overlay(image, mask)), class_names[source.labels[i]], width=2 * TILE)
+        for i, image, mask in zip(index.tolist(), pixels, masks, strict=True)
+    ]
+    caption = "Bright is what the prediction draws on: attention of all layers, rolled out down to the patches. Every layer by itself: vitling diagnose."
+    return [Strip([pictures], caption)]
+
+
+def calibration_parts(logits, labels) -> list:
+    """The reliability diagram, and what a fitted temperature makes of it."""
+    from vitling.evaluation.calibration import expected_calibration_error, reliability_curve
+    from vitling.evaluation.temperature import fit_temperature
+    from vitling.reports import plots
+
+    temperature = fit_temperature(logits, labels)
+    before, after = logits.softmax(dim=1), (logits / temperature).softmax(dim=1)
+    facts = {
+        "calibration error (ECE)": f"{expected_calibration_error(before, labels):.3f}: the mean distance of confidence and accuracy",
+        "temperature": f"{temperature:.2f}, fitted on these images; {'above 1: the model is too sure of itself' if temperature > 1 else 'below 1: the model is too modest'}",
+        "after dividing by it": f"{expected_calibration_error(after, labels):.3f}; vitling predict and vitling app do so",
+    }
+    caption = "As trained. Bars below the diagonal: the model is more often wrong than it says."
+    return [Chart(plots.reliability(reliability_curve(before, labels)), caption), Facts(facts)]
+
+
+def labelled_pictures(source, index, probabilities, class_names: Sequence[str]) -> list[Picture]:
+    """Pictures with the truth, the prediction and its probability below."""
+    pictures = []
+    pixels = next(iter(source.batches([index])))["image"] if len(index) else []
+    for i, image in zip(index.tolist(), pixels, strict=True):
+        share, guess = probabilities[i].max(dim=0)
+        truth, guess = class_names[source.labels[i]], class_names[guess]
+        said = f"{guess} {share:.0%}" if guess == truth else f"{truth}, taken for {guess} {share:.0%}"
+        pictures.append(as_picture(image, said))
+    return pictures

@@ -1,0 +1,1 @@
+"""How good a model is: the one evaluation loop, metrics, calibration, comparison."""

@@ -1,0 +1,109 @@
+"""Temperature: one number that makes a model's probabilities mean what they say (Guo et al. 2017).
+
+Logits are divided by it before the softmax. It is fitted on the validation split, which the weights were not trained on, and kept
+in the run's calibration.json; the order of the classes, and so the accuracy, stays as it is.
+"""
+
+import contextlib
+import hashlib
+import json
+import math
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import torch.nn.functional as F
+from scipy.optimize import minimize_scalar
+from torch import Tensor
+
+from vitling.data.pipeline.reading import Reading, load_split
+from vitling.data.pipeline.training_data import open_recipe_data, split_training
+from vitling.data.sources.images import Images
+from vitling.errors import UserError
+from vitling.evaluation.calibration import expected_calibration_error
+from vitling.evaluation.loop import predict_logits
+from vitling.files import write_text
+from vitling.runs.run import Run, check_weights, load_run
+
+LARGEST = 20.0  # beyond this, and below its inverse, a temperature only says that the model knows nothing or everything
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A temperature and what it does on the validation images: mean cross-entropy and calibration error, before and after."""
+
+    temperature: float
+    images: int
+    loss_before: float
+    loss_after: float
+    ece_before: float
+    ece_after: float
+    weights: str  # SHA-256 of the weights it belongs to
+
+
+def calibrate(
+    run: Run | str | Path, which: str = "best", *, reading: Reading | None = None, on_progress=None
+) -> Calibration:
+    """The temperature of a run's weights: as kept in the run, or fitted now and kept."""
+    check_weights(which)
+    run = run if isinstance(run, Run) else load_run(run)
+    weights, kept = run.path / which / "model.safetensors", _read(run)
+    digest = hashlib.sha256(weights.read_bytes()).hexdigest() if weights.exists() else ""
+    if digest and kept.get(which, {}).get("weights") == digest:
+        return Calibration(**kept[which])
+    model = run.load_model(which)  # refuses a run that has no weights yet
+    reading, seen = reading or Reading(), run.preprocessing()
+    images = validation_images(run, reading)
+    source = load_split(images, "val", reading=reading, on_progress=on_progress, **seen.fit_args())
+    logits = predict_logits(model, source, seen, on_progress=on_progress)
+    temperature = fit_temperature(logits, source.labels)
+    before, after = logits, logits / temperature
+    result = Calibration(
+        temperature=round(temperature, 6),
+        images=len(images),
+        loss_before=F.cross_entropy(before, source.labels).item(),
+        loss_after=F.cross_entropy(after, source.labels).item(),
+        ece_before=expected_calibration_error(before.softmax(1), source.labels).item(),
+        ece_after=expected_calibration_error(after.softmax(1), source.labels).item(),
+        weights=digest,
+    )
+    with contextlib.suppress(UserError):  # a run on a disk that is read-only or full: it is fitted again next time
+        write_text(run.path / "calibration.json", json.dumps({**kept, which: asdict(result)}, indent=1))
+    return result
+
+
+def fit_temperature(logits: Tensor, labels: Tensor) -> float:
+    """The temperature with the least cross-entropy, between 1/20 and 20.
+
+    A share of 1 / (N + 2) of every label goes to all classes alike, as in Platt's scaling: where all of N images are right, the
+    plain optimum would be a temperature of zero, which calls every future answer certain.
+    """
+    if logits.ndim != 2 or len(logits) != len(labels) or not len(logits):
+        raise UserError(
+            f"logits of shape {tuple(logits.shape)} and {len(labels)} labels; expected (images, classes) and (images,)."
+        )
+    logits, unsure = logits.double(), 1 / (len(labels) + 2)
+
+    def loss(log_temperature: float) -> float:
+        return F.cross_entropy(logits / math.exp(log_temperature), labels, label_smoothing=unsure).item()
+
+    # Convex in 1 / temperature, so there is one valley.
+    edge = math.log(LARGEST)
+    return math.exp(minimize_scalar(loss, bounds=(-edge, edge), method="bounded").x)
+
+
+def validation_images(run: Run, reading: Reading) -> Images:
+    """The images that the run was validated on; refused where the data is no longer what it was trained on.
+
+    Nothing is downloaded: who predicts one image should not wait for a dataset.
+    """
+    dataset = open_recipe_data(run.recipe, replace(reading, download=False))
+    if run.info.get("data", {}).get("fingerprint", dataset.fingerprint) != dataset.fingerprint:
+        raise UserError(f"{dataset.name} has changed since the training, so what was held out then cannot be told.")
+    return split_training(dataset, run.recipe)[1]
+
+
+def _read(run: Run) -> dict:
+    try:
+        return json.loads((run.path / "calibration.json").read_text())
+    except (FileNotFoundError, json.JSONDecodeError):
+        return {}

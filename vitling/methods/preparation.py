@@ -1,0 +1,25 @@
+"""Surroundings: what a method may use to get ready, before it is built around its model."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vitling.data.pipeline.training_data import TrainingData
+from vitling.recipes import Recipe
+from vitling.runs.run import Run
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """The run that a method will be trained in. What a method writes into `folder` it finds again when the run resumes."""
+
+    recipe: Recipe
+    data: TrainingData
+    folder: Path
+    say: Callable[[str], None]
+    on_progress: Callable[[str, int, int], None]
+    train: Callable[
+        [Recipe, str], Run
+    ]  # another recipe, into a subfolder of this run; resumed or reused if it is there
+    once: Callable[[Callable[[], Any]], Any]  # call in one process first; the others call it then and find its files

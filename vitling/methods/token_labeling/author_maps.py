@@ -1,0 +1,77 @@
+"""Token Labeling's own files: one .pt per image, `class/name.pt`, a float16 tensor [2, k, H, W] of scores and classes.
+
+A file's name ends at its first dot, as the release cuts it. Files are read as plain tensors and nothing in them is executed.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from vitling.data.sources.images import Images
+from vitling.errors import UserError
+from vitling.methods.token_labeling.label_maps import LabelMaps
+
+MOST_CLASSES = 2048  # float16 holds whole numbers exactly up to here
+
+
+def is_author_folder(folder: str | os.PathLike) -> bool:
+    """Whether this is a folder of class folders with .pt files, and no run, which keeps its checkpoints so."""
+    folder = Path(folder)
+    return folder.is_dir() and not (folder / "run.json").exists() and next(folder.glob("*/*.pt"), None) is not None
+
+
+def map_paths(folder: str | os.PathLike, images: Images, class_names: list[str]) -> list[Path]:
+    """Where the map of each image lies; two images of a class that would share a file are refused."""
+    paths, seen = [], {}
+    for name, label in zip(images.names, images.labels, strict=True):
+        path = Path(folder) / class_names[label] / f"{os.path.basename(name).split('.')[0]}.pt"
+        if path in seen:
+            raise UserError(f"images {seen[path]} and {name} would share the label map {path}; rename one of them.")
+        seen[path] = name
+        paths.append(path)
+    return paths
+
+
+def read_maps(paths: list[Path], num_classes: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Scores and classes of each file, (rows, columns, k); the best class first, as the release writes them."""
+    shape = None
+    for path in paths:
+        try:
+            scores, classes = torch.load(path, map_location="cpu", weights_only=True)
+        except FileNotFoundError:
+            missing = sum(not other.exists() for other in paths)
+            more = f" and {missing - 1:,} more are missing" if missing > 1 else " is missing"
+            raise UserError(f"label map {path}{more}; every training image needs one.") from None
+        except Exception as error:  # a damaged archive makes torch raise many kinds
+            reason = str(error).splitlines()[0]
+            raise UserError(f"{path} cannot be read as a label map: {reason}") from None
+        if scores.ndim != 3 or not scores.is_floating_point() or scores.shape != (shape or scores.shape):
+            raise UserError(
+                f"{path} holds {tuple(scores.shape)} {scores.dtype}; [2, k, H, W] floats like the first are allowed."
+            )
+        shape = scores.shape
+        number = classes.round().long()
+        if not scores.isfinite().all() or (number != classes).any() or number.min() < 0 or number.max() >= num_classes:
+            raise UserError(
+                f"{path} does not fit {num_classes} classes: its class numbers run from {classes.min():g} to {classes.max():g}."
+            )
+        yield scores.permute(1, 2, 0).numpy(), number.permute(1, 2, 0).numpy()
+
+
+def write_maps(
+    maps: LabelMaps, folder: str | os.PathLike, images: Images, on_progress: Callable[[int, int], None] | None = None
+) -> None:
+    """Write label maps as the release's files."""
+    names = maps.header.class_names
+    if len(names) > MOST_CLASSES:
+        raise UserError(f"the authors' format holds {MOST_CLASSES} classes at most, these maps have {len(names)}.")
+    for i, path in enumerate(map_paths(folder, images, names)):
+        scores, classes = (part[0].permute(2, 0, 1) for part in maps.take(torch.tensor([i])))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        torch.save(torch.stack([scores, classes.half()]), path.with_suffix(".tmp"))
+        os.replace(path.with_suffix(".tmp"), path)  # not synced one by one: that would take longer than all the rest
+        if on_progress:
+            on_progress(i + 1, len(images))

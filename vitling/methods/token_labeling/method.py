@@ -1,0 +1,362 @@
+"""Token labeling: every token learns the class of what it shows, from label maps that another model made.
+
+Paper: Jiang et al. 2021, "All Tokens Matter: Token Labeling for Training Better Vision Transformers".
+Equal to the authors' release in tests/golden/test_tokenlabel.py. Deviates: any model with tokens, any class count and grid; maps
+follow their images geometrically (`axes="official"`: as released); erased tokens lose their label; CutMix mixes the labels
+of the tokens it covers, where the release mixes all of them alike.
+"""
+
+import torch
+import torch.nn.functional as F
+from timm.layers import trunc_normal_
+from torch import Tensor, nn
+
+from vitling.data.pipeline.preprocessing import as_size
+from vitling.data.pipeline.training_data import split_training
+from vitling.errors import UserError
+from vitling.methods.method import Batch, Method
+from vitling.methods.mixing import Mix
+from vitling.methods.preparation import Surroundings
+from vitling.methods.token_labeling.label_maps import LabelMaps
+from vitling.methods.token_labeling.relabeling import relabel as write_maps
+from vitling.methods.token_labeling.relabeling import token_grid
+from vitling.methods.token_labeling.transport import AXES, transport_labels
+from vitling.models.lvvit import Box, mix_tokens, random_box
+from vitling.optim import parameter_groups
+from vitling.recipes import Optim, Recipe, replace
+
+SMALL_IMAGE = (
+    96  # pixels; up to here the annotator that relabel=auto trains is the ResNet for small images, of stride 8
+)
+SMALLEST_IMAGE = 32  # pixels that it sees, so that its maps have four cells on a side
+ANNOTATOR_EPOCHS = 50
+
+
+class TokenLabeling(Method):
+    """Cross-entropy on the label of the crop and on the label of every token, with MixToken.
+
+    `maps` holds the label maps of the training split; without them, every token learns the label of its image.
+    `label_tokens=False` is plain re-labeling: one label per crop, none for tokens. `class_label="truth"` gives the class token
+    the data's own label in place of the map's. The weights default to the release's; the paper's dense weight is 0.5.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        num_classes: int,
+        class_weights: Tensor | None = None,
+        maps: LabelMaps | None = None,
+        label_tokens: bool = True,
+        class_label: str = "map",
+        cls_weight: float = 1.0,
+        dense_weight: float = 1.0,
+        label_smoothing: float = 0.1,
+        mix_token: bool = True,
+        mixup: float = 0.0,
+        cutmix: float = 0.0,
+        mix_prob: float = 1.0,
+        mix_switch_prob: float = 0.5,
+        axes: str = "geometric",
+    ):
+        super().__init__(model, num_classes=num_classes, class_weights=class_weights)
+        if maps is not None and len(maps.header.class_names) != num_classes:
+            raise UserError(f"label maps of {len(maps.header.class_names)} classes cannot teach {num_classes} classes.")
+        if axes not in AXES or class_label not in ("map", "truth"):
+            raise UserError(f"{axes=} must be one of {', '.join(AXES)}, and {class_label=} map or truth.")
+        if not hasattr(model, "num_prefix_tokens"):
+            raise UserError(f"{type(model).__name__} has no tokens to label; use a vision transformer.")
+        self.maps, self.wants_geometry = maps, maps is not None
+        self.label_tokens, self.class_label, self.axes = label_tokens, class_label, axes
+        self.cls_weight, self.dense_weight, self.label_smoothing = cls_weight, dense_weight, label_smoothing
+        self.grid = token_grid(model)
+        self.mix_token = mix_token
+        if mix_token:
+            find_embedding(model)  # refuse now what could not be mixed later
+        self.mix = None
+        if mixup or cutmix:
+            self.mix = Mix(
+                num_classes=num_classes,
+                mixup_alpha=mixup,
+                cutmix_alpha=cutmix,
+                prob=mix_prob,
+                switch_prob=mix_switch_prob,
+                label_smoothing=0.0,
+            )
+        self.has_own_head = getattr(model, "aux_head", None) is not None
+        if self.has_own_head and not label_tokens:
+            raise UserError(
+                "label_tokens=false would leave the dense head of this model untrained; build it without: "
+                "model_args.return_dense=false."
+            )
+        self.dense_head = None
+        if label_tokens and not self.has_own_head:
+            self.dense_head = nn.Linear(model.num_features, num_classes)
+            trunc_normal_(self.dense_head.weight, std=0.02)
+            nn.init.zeros_(self.dense_head.bias)
+
+    @classmethod
+    def prepare(
+        cls,
+        around: Surroundings,
+        *,
+        labels: str = "",
+        annotator: str = "",
+        relabel: str = "",
+        annotator_epochs: int | None = None,
+        annotator_size: int | None = None,
+        top_k: int = 5,
+        **others,
+    ) -> dict:
+        """Find the label maps, or have them made.
+
+        `labels` is a folder that `vitling relabel` wrote, or "truth" for no maps; `annotator` a run or a model of timm whose maps
+        are made now and kept in the run directory; relabel="auto" trains a small CNN first, for `annotator_epochs`, and takes it as
+        the annotator.
+        """
+        given = [bool(source) for source in (labels, annotator, relabel)]
+        if given.count(True) != 1 or relabel not in ("", "auto") or "maps" in others:
+            raise UserError(
+                "token labeling needs labels: give one of method_args.labels=FOLDER (from `vitling relabel`), "
+                "method_args.annotator=RUN, method_args.relabel=auto, or labels=truth for each image's own class."
+            )
+        if annotator_epochs is not None and (relabel != "auto" or annotator_epochs < 1):
+            raise UserError(
+                f"method_args.{annotator_epochs=} is for method_args.relabel=auto, which trains an annotator, and at least 1."
+            )
+        if labels == "truth":
+            return others
+        data, recipe = around.data, around.recipe
+        if relabel == "auto":
+            around.say("training a small CNN that will label the tokens")
+            annotator = around.train(annotator_recipe(recipe, data.preprocessing.size), "annotator")
+        if annotator:
+            labels = around.folder / "labels"
+            around.once(
+                lambda: write_maps(
+                    annotator,
+                    data.dataset,
+                    labels,
+                    size=annotator_size,
+                    fit=recipe.fit,
+                    top_k=top_k,
+                    say=around.say,
+                    on_progress=around.on_progress,
+                )
+            )
+        train, _ = split_training(data.dataset, recipe)
+        shown = as_size(recipe.train_size) or data.preprocessing.size
+        return {"maps": LabelMaps.open(labels).of_split(data.dataset, train, fit=recipe.fit, size=shown), **others}
+
+    def forward(self, batch: Batch, progress: float) -> dict[str, Tensor]:
+        losses = self.token_losses(batch)[0]
+        return {"loss": sum(losses.values()), **losses}
+
+    def token_losses(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor]:
+        """The weighted terms; and what they were computed from: images and labels as mixed, class logits."""
+        images, target = batch["image"], self.targets(batch)
+        if self.mix is not None:
+            share, boxes = self.mix.draw(len(images), *images.shape[-2:])
+            by_token = self.axes == "geometric" and self.label_tokens
+            kept = token_shares(share, boxes, tuple(images.shape[-2:]), self.grid) if by_token else None
+            target = mix_targets(target, share, kept)
+            images = self.mix.mix_images(images, share, boxes)
+        cls_logits, dense_logits, box = self.forward_tokens(images)
+        terms = token_label_terms(cls_logits, dense_logits, target, box, self.grid, self.class_weights)
+        losses = {"cls_label": terms[0] * self.cls_weight}
+        if dense_logits is not None:
+            losses["token_labels"] = terms[1] * self.dense_weight
+        return losses, images, target, cls_logits
+
+    def forward_tokens(self, images: Tensor) -> tuple[Tensor, Tensor | None, Box | None]:
+        """Class logits, dense logits (B, N, classes) put back to the images they came from, and the box that was mixed."""
+        box = random_box(self.grid) if self.mix_token else None
+        if self.has_own_head:
+            return self.model.forward_tokens(images, box)
+        tokens = self.mixed_features(images, box)
+        cls_logits = self.model.forward_head(tokens)
+        if self.dense_head is None:
+            return cls_logits, None, box
+        dense_logits = self.dense_head(tokens[:, self.model.num_prefix_tokens :])
+        return cls_logits, dense_logits if box is None else mix_map(dense_logits, box, self.grid), box
+
+    def mixed_features(self, images: Tensor, box: Box | None) -> Tensor:
+        """The model's tokens, with the box exchanged where images become tokens, before positions are added."""
+        if box is None:
+            return self.model.forward_features(images)
+        embedding = find_embedding(self.model)
+        hook = embedding.register_forward_hook(lambda module, args, output: mix_map(output, box, self.grid))
+        try:
+            return self.model.forward_features(images)
+        finally:
+            hook.remove()
+
+    @torch.no_grad()
+    def targets(self, batch: Batch) -> Tensor:
+        """Labels (B, classes, 2 + N): the truth, the crop's, each token's. Without `label_tokens` the first two."""
+        labels, images = batch["label"], batch["image"]
+        tokens = self.grid[0] * self.grid[1] if self.label_tokens else 0
+        truth = smooth(F.one_hot(labels, self.num_classes).float(), self.label_smoothing)
+        if self.maps is None:
+            return truth[:, :, None].expand(-1, -1, 2 + tokens)
+        with torch.autocast(images.device.type, enabled=False):  # labels in full precision whatever the model's is
+            scores, classes = self.maps.take(batch["index"])
+            where = dict(num_classes=self.num_classes, img_size=tuple(images.shape[-2:]), axes=self.axes)
+            crop = transport_labels(scores, classes, batch["geometry"], size=(1, 1), **where)
+            dense = [transport_labels(scores, classes, batch["geometry"], size=self.grid, **where)] if tokens else []
+            target = label_target(labels, crop, *dense, label_smoothing=self.label_smoothing)
+        if self.class_label == "truth":
+            target[:, :, 1] = target[:, :, 0]
+        return target
+
+    def compile_networks(self) -> None:
+        """The blocks, not the whole: a box is new at every step and would be compiled anew."""
+        for block in self.model.blocks:
+            block.compile()
+
+    def parameter_groups(self, optim: Optim, lr: float) -> list[dict]:
+        groups = super().parameter_groups(optim, lr)
+        if self.dense_head is not None:
+            groups += parameter_groups(self.dense_head, replace(optim, layer_decay=1.0, lr_factors={}), lr)
+        return groups
+
+
+def token_label_loss(
+    cls_logits: Tensor,
+    dense_logits: Tensor,
+    target: Tensor,
+    box: Box | None = None,
+    grid: tuple[int, int] | None = None,
+    *,
+    cls_weight: float = 1.0,
+    dense_weight: float = 1.0,
+) -> Tensor:
+    """Token labeling's loss: the crop's label for the class logits, mixed by the area of the box, and each token's for its own.
+
+    `target` (B, classes, 2 + N) holds the truth, which is not used, the crop's label and the tokens'; or it is (B, classes), one
+    label for the image and all its tokens. `dense_logits` (B, N, classes) are put back, as `forward_tokens` returns them.
+    """
+    cls_term, dense_term = token_label_terms(cls_logits, dense_logits, target, box, grid)
+    return cls_weight * cls_term + dense_weight * dense_term
+
+
+def token_label_terms(
+    cls_logits: Tensor,
+    dense_logits: Tensor | None,
+    target: Tensor,
+    box: Box | None = None,
+    grid: tuple[int, int] | None = None,
+    class_weights: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
+    """The two terms of the loss, without their weights; the second is None without dense logits."""
+    cls_label = target if target.ndim == 2 else target[:, :, 1]
+    if box is not None:
+        top, left, bottom, right = box
+        cells = grid[0] * grid[1] if grid else dense_logits.shape[1]
+        kept = 1 - (bottom - top) * (right - left) / cells  # the mean of M in eq. 10
+        cls_label = kept * cls_label + (1 - kept) * cls_label.flip(0)
+    cls_term = F.cross_entropy(cls_logits.float(), cls_label, weight=class_weights)
+    if dense_logits is None:
+        return cls_term, None
+    token_labels = target[:, :, None].expand(-1, -1, dense_logits.shape[1]) if target.ndim == 2 else target[:, :, 2:]
+    return cls_term, F.cross_entropy(dense_logits.float().transpose(1, 2), token_labels, weight=class_weights)
+
+
+def label_target(labels: Tensor, *scores: Tensor, label_smoothing: float = 0.1) -> Tensor:
+    """One label per column, (B, classes, 1 + ...): the truth, then the softmax of each place of the score maps, row by row."""
+    truth = smooth(F.one_hot(labels, scores[0].shape[1]).float(), label_smoothing)
+    # The release smooths these with the same two numbers as the truth, though they are no one-hot labels: they sum to 1 + s / K.
+    K = scores[0].shape[1]
+    on, off = 1 - label_smoothing + label_smoothing / K, label_smoothing / K
+    machine = [part.flatten(2).softmax(dim=1).mul_(on).add_(off) for part in scores]
+    return torch.cat([truth[:, :, None], *machine], dim=2)
+
+
+def smooth(labels: Tensor, label_smoothing: float) -> Tensor:
+    return labels * (1 - label_smoothing) + label_smoothing / labels.shape[1]
+
+
+def mix_map(x: Tensor, box: Box, grid: tuple[int, int]) -> Tensor:
+    """`mix_tokens` for tokens (B, N, D), and for maps with their channels first or last."""
+    if x.ndim == 3:
+        return mix_tokens(x.unflatten(1, grid), box).flatten(1, 2)
+    if tuple(x.shape[2:]) == tuple(grid):
+        return mix_tokens(x.permute(0, 2, 3, 1), box).permute(0, 3, 1, 2)
+    return mix_tokens(x, box)
+
+
+def mix_targets(target: Tensor, share: Tensor, token_share: Tensor | None = None) -> Tensor:
+    """Labels (B, classes, 2 + N) of images that Mixup or CutMix mixed with their mirrors in the batch.
+
+    `share` (B,) is what each image kept of itself, and `token_share` (B, N) what each of its tokens kept; else all alike.
+    """
+    kept = share.view(-1, 1, 1).expand(-1, 1, target.shape[2])
+    if token_share is not None:
+        kept = torch.cat([kept[:, :, :2], token_share[:, None]], dim=2)
+    kept = kept.to(target)
+    return target * kept + target.flip(0) * (1 - kept)
+
+
+def token_shares(share: Tensor, boxes: Tensor, img_size: tuple[int, int], grid: tuple[int, int]) -> Tensor:
+    """What each token kept of itself, (B, N): the part outside its image's CutMix box, or the share where there is no box."""
+
+    def covered(start: Tensor, end: Tensor, length: int, parts: int) -> Tensor:
+        edges = torch.arange(parts + 1) * length / parts
+        overlap = torch.minimum(end[:, None], edges[1:]) - torch.maximum(start[:, None], edges[:-1])
+        return overlap.clamp(min=0) * parts / length
+
+    top, left, bottom, right = boxes.float().unbind(dim=1)
+    rows, columns = covered(top, bottom, img_size[0], grid[0]), covered(left, right, img_size[1], grid[1])
+    outside = 1 - (rows[:, :, None] * columns[:, None]).flatten(1)
+    return torch.where(((bottom > top) & (right > left))[:, None], outside, share[:, None])
+
+
+def find_embedding(model: nn.Module) -> nn.Module:
+    """The module that makes tokens of images, before positions are added."""
+    embedding = getattr(model, "front_end", None) or getattr(model, "patch_embed", None)
+    if embedding is None:
+        raise UserError(
+            f"{type(model).__name__} has no patch_embed, so its tokens cannot be mixed; try method_args.mix_token=false."
+        )
+    return embedding
+
+
+def annotator_recipe(recipe: Recipe, size: tuple[int, int]) -> Recipe:
+    """A small CNN on the same images, with the same ones held out: a label must not know the validation split."""
+    small = max(size) <= SMALL_IMAGE
+    epochs = epochs_of_annotator(recipe)
+    if min(size) < SMALLEST_IMAGE:
+        scale = SMALLEST_IMAGE / min(size)
+        recipe = replace(recipe, img_size=tuple(round(side * scale) for side in size), train_size=None)
+    return replace(
+        recipe,
+        model="diag_resnet18_nano" if small else "resnet18",
+        model_args={},
+        method="supervised",
+        method_args=dict(label_smoothing=0.1),
+        init="",
+        freeze=(),
+        epochs=epochs,
+        batch_size=min(recipe.batch_size, 128),
+        accumulate=1,
+        optim=Optim(name="sgd", lr=0.05, weight_decay=5e-4, warmup_epochs=0.05 * epochs, min_lr=1e-4),
+        augment=replace(recipe.augment, erase=0.0, repeats=1),
+        ema_decay=0.0,
+        patience_epochs=0,
+        compile="off",
+    )
+
+
+def epochs_of_annotator(recipe: Recipe) -> int:
+    """How long the annotator of relabel=auto trains."""
+    return recipe.method_args.get("annotator_epochs") or min(recipe.epochs, ANNOTATOR_EPOCHS)
+
+
+def with_annotator_epochs(recipe: Recipe, epochs: int | None) -> Recipe:
+    """The recipe with so many epochs for the annotator that it trains first; unchanged where it trains none."""
+    if recipe.method_args.get("relabel") != "auto":
+        return recipe
+    return replace(recipe, method_args={**recipe.method_args, "annotator_epochs": epochs})
+
+
+__all__ = ["TokenLabeling", "mix_tokens", "token_label_loss"]

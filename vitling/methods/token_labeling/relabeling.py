@@ -1,0 +1,329 @@
+"""Relabel: dense class scores for every training image, from any trained model, as token labeling needs them.
+
+Paper: Jiang et al. 2021, "All Tokens Matter"; the maps are those of Yun et al. 2021, "Re-labeling ImageNet". Deviates: any model
+and any class count; the whole picture is labelled, not its central square; unless `raw_scores`, a cell's scores are taken
+relative to the classes that are not stored, so that its softmax is that of the full scores wherever a class is stored.
+"""
+
+import hashlib
+import math
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from vitling.data.pipeline.decoding import decode
+from vitling.data.pipeline.preprocessing import Preprocessing, as_size
+from vitling.data.pipeline.reading import Reading
+from vitling.data.sources.dataset import Dataset, open_dataset
+from vitling.data.sources.images import FITS
+from vitling.errors import UserError, did_you_mean
+from vitling.methods.token_labeling.author_maps import is_author_folder, map_paths, read_maps, write_maps
+from vitling.methods.token_labeling.label_maps import Header, LabelMaps, check_owner
+from vitling.runs.run import Run, load_run
+
+CHUNK_BYTES = 2**27  # of decoded pixels; after each chunk the maps are on the disk
+FLOAT16_MAX = 65504.0
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass
+class Annotator:
+    """A trained model and how it sees an image."""
+
+    name: str
+    model: nn.Module
+    view: Preprocessing
+    class_names: list[str] | None  # None: a model that does not tell, taken to number classes as the data does
+
+
+def relabel(
+    annotator: Run | nn.Module | str | Path,
+    data: Dataset | str,
+    out: str | Path,
+    *,
+    which: str = "best",
+    size: int | tuple[int, int] | None = None,
+    fit: str | None = None,
+    top_k: int = 5,
+    raw_scores: bool = False,
+    batch_size: int = 64,
+    on_bad_image: str = "error",
+    reading: Reading | None = None,
+    say: Callable[[str], None] | None = None,
+    on_progress: Progress | None = None,
+) -> LabelMaps:
+    """Write the label maps of a dataset's training images into `out`; into the same folder again, go on.
+
+    `annotator` is a run, a timm model or its name, or a folder of the authors' .pt maps, which are converted. `size` and `fit`
+    are how it sees the images: by default as in its own training; a larger size gives a finer map.
+    """
+    say = say or (lambda text: None)
+    dataset = data if isinstance(data, Dataset) else _open(data, reading or Reading(), on_bad_image)
+    size = as_size(size)
+    if fit is not None and fit not in FITS:
+        raise UserError(f"unknown fit '{fit}'. {did_you_mean(fit, FITS)}")
+    if top_k < 1:
+        raise UserError(f"top_k={top_k} stores nothing; the paper stores 5.")
+    if isinstance(annotator, (str, Path)) and is_author_folder(annotator):
+        return _convert_author_maps(Path(annotator), dataset, out, size, fit or "crop", say, on_progress)
+
+    annotator = find_annotator(annotator, dataset, which)
+    annotator = _look_at(annotator, size or annotator.view.size, fit or annotator.view.fit)
+    order = class_order(annotator, dataset)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    model, images = annotator.model.to(device).eval(), dataset.splits["train"]
+    blank = torch.zeros(1, annotator.view.channels, *annotator.view.size, device=device)
+    header = Header(
+        data=dataset.name,
+        fingerprint=dataset.fingerprint,
+        split="train",
+        images=len(images),
+        class_names=list(dataset.class_names),
+        grid=tuple(score_map(model, blank).shape[1:3]),
+        top_k=min(top_k, len(dataset.class_names)),
+        fit=annotator.view.fit,
+        size=annotator.view.size,
+        annotator=annotator.name,
+        weights=weights_digest(model),
+        raw_scores=raw_scores,
+    )
+    maps = _begin(out, header, say)
+    pixels_per_image = annotator.view.channels * math.prod(annotator.view.size)
+    chunk = max(batch_size, CHUNK_BYTES // pixels_per_image // batch_size * batch_size)
+    agreed = seen = 0
+    while maps.done < len(images):
+        part = images.subset(range(maps.done, min(maps.done + chunk, len(images))))
+        pixels = decode(part, **annotator.view.fit_args())
+        found = []
+        for batch in pixels.split(batch_size):
+            logits = score_map(model, annotator.view.normalize(batch.to(device)))[..., order]
+            found.append(
+                [x.cpu().numpy() for x in (*best_classes(logits, header.top_k, raw_scores), logits.mean((1, 2)))]
+            )
+            if on_progress:
+                on_progress("labelling", maps.done + sum(len(f[0]) for f in found), len(images))
+        scores, classes, whole = (np.concatenate(x) for x in zip(*found, strict=True))
+        maps.append(scores, classes)
+        agreed, seen = agreed + (whole.argmax(1) == part.labels).sum(), seen + len(part)
+    if seen:
+        say(f"the best class of a whole map is the image's label for {agreed / seen:.1%} of {seen:,} images")
+        if agreed / seen < 0.5:
+            say("such labels mislead: train the annotator longer, or show it the image size that it was trained at")
+    return LabelMaps.open(out)
+
+
+def _open(data: str, reading: Reading, on_bad_image: str) -> Dataset:
+    return open_dataset(data, root=reading.root, download=reading.download, on_bad_image=on_bad_image)
+
+
+def _begin(out: str | Path, header: Header, say: Callable[[str], None]) -> LabelMaps:
+    """State what will be written, make sure that it fits, and create or continue it."""
+    total = header.images * header.image_bytes
+    rows, columns = header.grid
+    say(
+        f"{header.images:,} label maps of {rows} x {columns} cells with {header.top_k} of {len(header.class_names)} classes: "
+        f"{size_text(total)} in {out}, read from there batch by batch"
+    )
+    if header.grid == (1, 1):
+        say("the map is a single cell, so all tokens of an image get one label; a larger size gives a finer map")
+    maps = LabelMaps.create(out, header)
+    left = total - maps.done * header.image_bytes
+    if left > (free := shutil.disk_usage(Path(out).resolve()).free):
+        raise UserError(
+            f"the label maps need {size_text(left)} and {out} has {size_text(free)} free; free some or lower --top-k."
+        )
+    if 0 < maps.done < header.images:
+        say(f"going on after {maps.done:,} images")
+    return maps
+
+
+def size_text(number: int) -> str:
+    for factor, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "KB")):
+        if number >= factor:
+            return f"{number / factor:.3g} {unit}"
+    return f"{number} bytes"
+
+
+# -- who annotates -------------------------------------------------------------------------------------------------
+
+
+def find_annotator(source: Run | nn.Module | str | Path, dataset: Dataset, which: str = "best") -> Annotator:
+    """A run, a model, or timm's model of that name with its published weights."""
+    if isinstance(source, nn.Module):
+        model, name = source, type(source).__name__
+    elif isinstance(source, Run) or Path(source).exists():
+        run = source if isinstance(source, Run) else load_run(source)
+        return Annotator(str(run.path), run.load_model(which), run.preprocessing(), run.class_names)
+    else:
+        model, name = _download(str(source), dataset), str(source)
+    cfg = getattr(model, "pretrained_cfg", None) or {}
+    channels, *size = cfg.get("test_input_size") or cfg.get("input_size") or (3, 224, 224)
+    channels = getattr(model, "in_chans", channels)
+    mean, std = cfg.get("mean", ()), cfg.get("std", ())
+    view = Preprocessing(
+        size=tuple(getattr(getattr(model, "patch_embed", None), "img_size", None) or size),
+        channels=channels,
+        fit="resize",
+        white=dataset.white,
+        mean=tuple(mean) if len(mean) == channels else (0.5,) * channels,
+        std=tuple(std) if len(std) == channels else (0.5,) * channels,
+    )
+    return Annotator(name, model, view, cfg.get("label_names"))
+
+
+def _download(name: str, dataset: Dataset) -> nn.Module:
+    import timm
+
+    if not timm.is_model(name.split(".")[0]):
+        raise UserError(f"no annotator '{name}': neither a run, nor a folder of .pt maps, nor a model of timm.")
+    classes = timm.get_pretrained_cfg(name).num_classes
+    if classes != len(dataset.class_names):
+        raise _other_classes(name, classes, dataset)
+    try:
+        return timm.create_model(name, pretrained=True)
+    except Exception as error:  # the hub client raises many kinds: no network, no weights of that name
+        raise UserError(f"the weights of {name} cannot be had: {str(error).splitlines()[0]}") from None
+
+
+def _look_at(annotator: Annotator, size: tuple[int, int], fit: str) -> Annotator:
+    """The annotator seeing images at another size or fitted in another way."""
+    if size != annotator.view.size and hasattr(annotator.model, "set_input_size"):
+        annotator.model.set_input_size(img_size=size)
+    return replace(annotator, view=replace(annotator.view, size=tuple(size), fit=fit))
+
+
+def class_order(annotator: Annotator, dataset: Dataset) -> list[int]:
+    """The annotator's number of each of the data's classes."""
+    known, wanted = annotator.class_names, dataset.class_names
+    count = annotator.model.num_classes
+    if known is None and count == len(wanted):
+        return list(range(count))
+    if known is None or set(known) != set(wanted):
+        raise _other_classes(annotator.name, count, dataset, known)
+    return [known.index(name) for name in wanted]
+
+
+def _other_classes(name: str, count: int, dataset: Dataset, known: list[str] | None = None) -> UserError:
+    missing = [name for name in dataset.class_names if known and name not in known]
+    detail = f", among them '{missing[0]}', which it does not know" if missing else ""
+    return UserError(
+        f"{name} tells {count} classes apart, {dataset.name} has {len(dataset.class_names)}{detail}. Both must have the same "
+        "classes: train an annotator on this data, or let method_args.relabel=auto do it."
+    )
+
+
+def weights_digest(model: nn.Module) -> str:
+    digest = hashlib.sha256()
+    for name, value in model.state_dict().items():
+        digest.update(name.encode() + value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+# -- what it says --------------------------------------------------------------------------------------------------
+
+
+@torch.inference_mode()
+def score_map(model: nn.Module, images: Tensor) -> Tensor:
+    """Class scores at every place, (B, rows, columns, classes): the classifier as a 1x1 convolution over features not pooled.
+
+    The model's own head is shown each place as if it were the whole image, so whatever norms and layers it has apply.
+    """
+    features = model.forward_features(images)
+    if getattr(model, "aux_head", None) is not None:  # LV-ViT, which has a classifier for tokens
+        return model.dense_logits(features).unflatten(1, token_grid(model)).float()
+    if features.ndim == 3:
+        prefix = getattr(model, "num_prefix_tokens", 0)
+        grid = token_grid(model, features.shape[1] - prefix)
+        places = features[:, prefix:].flatten(0, 1)[:, None].expand(-1, prefix + 1, -1)
+    elif getattr(model, "output_fmt", "NCHW") == "NHWC":
+        grid = tuple(features.shape[1:3])
+        places = features.flatten(0, 2)[:, None, None]
+    else:
+        grid = tuple(features.shape[2:])
+        places = features.permute(0, 2, 3, 1).flatten(0, 2)[..., None, None]
+    return model.forward_head(places).view(len(images), *grid, -1).float()
+
+
+def token_grid(model: nn.Module, tokens: int | None = None) -> tuple[int, int]:
+    """Rows and columns of a model's tokens."""
+    grid = getattr(model, "grid_size", None) or getattr(getattr(model, "patch_embed", None), "grid_size", None)
+    if grid is None or (tokens is not None and math.prod(grid) != tokens):
+        raise UserError(f"{type(model).__name__} does not tell in which grid its tokens lie (patch_embed.grid_size).")
+    return tuple(grid)
+
+
+def best_classes(logits: Tensor, top_k: int, raw_scores: bool = False) -> tuple[Tensor, Tensor]:
+    """Scores (float16) and classes of the best `top_k` at each place, best first."""
+    scores, classes = logits.topk(top_k)
+    rest = logits.shape[-1] - top_k
+    if rest and not raw_scores:
+        # Classes that are not stored count as 0 later. As a difference to their mean (in probability), that is what they are.
+        others = logits.scatter(-1, classes, -torch.inf).logsumexp(-1, keepdim=True)
+        scores = scores - (others - math.log(rest))
+    return scores.clamp(-FLOAT16_MAX, FLOAT16_MAX).half(), classes
+
+
+# -- the authors' maps ---------------------------------------------------------------------------------------------
+
+
+def _convert_author_maps(
+    folder: Path,
+    dataset: Dataset,
+    out: str | Path,
+    size,
+    fit: str,
+    say: Callable[[str], None],
+    on_progress: Progress | None,
+) -> LabelMaps:
+    """The release's maps in our format. They cover what its evaluation transform shows, the central square: fit="crop"."""
+    images = dataset.splits["train"]
+    paths = map_paths(folder, images, dataset.class_names)
+    if absent := [path for path in paths if not path.exists()]:
+        raise UserError(
+            f"{len(absent):,} of {len(paths):,} images have no label map in {folder}, the first: {absent[0]}."
+        )
+    first, _ = next(read_maps(paths[:1], len(dataset.class_names)))
+    *grid, top_k = first.shape
+    header = Header(
+        data=dataset.name,
+        fingerprint=dataset.fingerprint,
+        split="train",
+        images=len(images),
+        class_names=list(dataset.class_names),
+        grid=tuple(grid),
+        top_k=top_k,
+        fit=fit,
+        size=size or tuple(grid),
+        annotator=str(folder),
+        weights="",
+        raw_scores=True,
+    )
+    maps = _begin(out, header, say)
+    while maps.done < len(images):
+        found = list(read_maps(paths[maps.done : maps.done + 1024], len(dataset.class_names)))
+        maps.append(*(np.stack(x) for x in zip(*found, strict=True)))
+        if on_progress:
+            on_progress("converting", maps.done, len(images))
+    return LabelMaps.open(out)
+
+
+def export_to_authors(
+    maps: LabelMaps,
+    data: Dataset | str,
+    folder: str | Path,
+    *,
+    on_bad_image: str = "error",
+    reading: Reading | None = None,
+    on_progress: Progress | None = None,
+) -> None:
+    """Write label maps as the release's files, one per image."""
+    dataset = data if isinstance(data, Dataset) else _open(data, reading or Reading(), on_bad_image)
+    check_owner(maps.header, dataset, maps.folder)
+    report = (lambda done, total: on_progress("writing .pt files", done, total)) if on_progress else None
+    write_maps(maps, folder, dataset.splits["train"], report)

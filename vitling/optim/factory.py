@@ -1,0 +1,34 @@
+"""Optimiser, schedule and SAM from a recipe: timm's and torch's parts, put together."""
+
+import inspect
+
+import torch
+from timm.optim import (
+    create_optimizer_v2,
+    get_optimizer_class,
+    list_optimizers,
+)
+
+from vitling.errors import UserError, did_you_mean
+from vitling.optim.muon import Muon
+from vitling.recipes import Optim
+
+
+def create_optimizer(groups: list[dict], optim: Optim, lr: float) -> torch.optim.Optimizer:
+    """The optimiser of that name over groups that are already made: timm's, fused where torch has it, and our Muon."""
+    if optim.name not in list_optimizers():
+        raise UserError(f"unknown optimiser optim.name={optim.name}. {did_you_mean(optim.name, list_optimizers())}")
+    if optim.name == "muon":
+        return Muon(
+            groups, lr=lr, weight_decay=optim.weight_decay, momentum=optim.momentum, betas=optim.betas, eps=optim.eps
+        )
+    accepted = inspect.signature(get_optimizer_class(optim.name, bind_defaults=False)).parameters
+    extra = {key: getattr(optim, key) for key in ("betas", "eps") if key in accepted}
+    if optim.name in ("adam", "adamw", "sgd", "momentum"):
+        extra["fused"] = True
+    try:
+        return create_optimizer_v2(
+            groups, opt=optim.name, lr=lr, weight_decay=optim.weight_decay, momentum=optim.momentum, **extra
+        )
+    except (TypeError, ImportError, AssertionError, ValueError) as error:
+        raise UserError(f"optim.name={optim.name} cannot be made here: {error}") from None

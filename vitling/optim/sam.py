@@ -1,0 +1,23 @@
+"""Sharpness-aware minimisation."""
+
+import torch
+
+
+class SAM:
+    """Sharpness-aware minimisation (Foret et al. 2021): climb to w + ρ g/||g||, take the gradient there, come back."""
+
+    def __init__(self, parameters, rho: float):
+        self.parameters, self.rho = [p for p in parameters if p.requires_grad], rho
+
+    @torch.no_grad()
+    def climb(self) -> None:
+        self.moved = [p for p in self.parameters if p.grad is not None]
+        gradients = [p.grad for p in self.moved]
+        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+        self.before = [p.clone() for p in self.moved]
+        torch._foreach_add_(self.moved, torch._foreach_mul(gradients, self.rho / (norm + 1e-12)))
+
+    @torch.no_grad()
+    def descend(self) -> None:
+        torch._foreach_copy_(self.moved, self.before)
+        self.moved = self.before = None

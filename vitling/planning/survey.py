@@ -1,0 +1,156 @@
+"""What a dataset is like, before anything is trained on it: counts, balance, sizes, bad files, copies, leaks."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitling.data.pipeline.preprocessing import SMALL_SIDE
+from vitling.data.sources.dataset import Dataset
+from vitling.data.sources.images import ArrayImages, BadImage, Images, evenly, load_image
+from vitling.data.threads import map_threads
+from vitling.planning.near_duplicates import EXACT, FEW_VALUES, LIKENESS, SIDE, find_twins, standardised
+
+HEADS = 2000  # images of the training split whose size is read
+MOST_FILES, MOST_ROWS = 20_000, 60_000  # images that are looked at: files must be decoded, arrays hardly
+SHOWN = 5  # pairs of copies that are named
+CHUNK = 64
+QUERIES, REFERENCES = 1000, 10_000  # of the nearest-neighbour vote
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Copies:
+    """Images that look like another one: how many, and the first pairs by name."""
+
+    count: int
+    examples: list[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Facts about a dataset. What a brief look leaves out is None."""
+
+    name: str
+    images: dict[str, int]  # of each split
+    class_counts: dict[str, int]  # training images of each class
+    channels: int
+    bits: int
+    smallest: tuple[int, int]  # height and width, by area
+    median: tuple[int, int]
+    largest: tuple[int, int]
+    unreadable: list[str]
+    notes: list[str] = field(default_factory=list)
+    looked_at: int | None = None  # images whose pixels were read
+    copies: Copies | None = None  # inside the training split
+    leaks: dict[str, Copies] | None = None  # of each other split: its images that look like one of the training split
+    neighbour_accuracy: float | None = None  # of a nearest-neighbour vote on thumbnails, inside the training split
+
+    @property
+    def total(self) -> int:
+        return sum(self.images.values())
+
+    @property
+    def small(self) -> bool:
+        """Whether the images share one small size, which is then the model's; others are photographs."""
+        return self.smallest == self.largest and max(self.largest) <= SMALL_SIDE
+
+    @property
+    def imbalance(self) -> float:
+        """Images of the largest class per image of the smallest."""
+        return max(self.class_counts.values()) / min(self.class_counts.values())
+
+
+def survey(dataset: Dataset, *, brief: bool = False, on_progress: Progress | None = None) -> Survey:
+    """Look at a dataset; a brief look reads heads only, so that it takes no time."""
+    train = dataset.splits["train"]
+    counts = np.bincount(train.labels, minlength=len(dataset.class_names))
+    sizes = sorted(_sizes(train), key=lambda size: size[0] * size[1])
+    facts = dict(
+        name=dataset.name,
+        images={split: len(images) for split, images in dataset.splits.items()},
+        class_counts=dict(zip(dataset.class_names, counts.tolist(), strict=True)),
+        channels=dataset.channels,
+        bits=dataset.white.bit_length(),
+        smallest=sizes[0],
+        median=sizes[len(sizes) // 2],
+        largest=sizes[-1],
+        notes=[note for note in dataset.notes if "were skipped" not in note],  # those are listed by name
+    )
+    if brief:
+        return Survey(unreadable=list(dataset.skipped), **facts)
+    return Survey(**facts, **_look_at_pixels(dataset, min(sizes[0]), on_progress or (lambda *_: None)))
+
+
+def _sizes(images: Images) -> list[tuple[int, int]]:
+    """Heights and widths of evenly spaced images; those without a readable head are counted elsewhere."""
+
+    def size(i: int) -> tuple[int, int] | None:
+        try:
+            return tuple(map(int, images.size(i)))
+        except BadImage:
+            return None
+
+    indices = evenly(len(images), 1 if isinstance(images, ArrayImages) else HEADS)
+    return [size for size in map_threads(size, indices) if size]
+
+
+def _look_at_pixels(dataset: Dataset, short_side: int, on_progress: Progress) -> dict:
+    unreadable, seen, thumbnails = list(dataset.skipped), {}, {}
+    total = sum(map(len, dataset.splits.values()))
+    for split, images in dataset.splits.items():
+        most = MOST_ROWS if isinstance(images, ArrayImages) else MOST_FILES
+        sample = images.subset(evenly(len(images), max(1, most * len(images) // total)))
+        thumbnails[split], good = _thumbnails(sample, dataset, lambda *done, split=split: on_progress(split, *done))
+        unreadable += [sample.names[i] for i in np.flatnonzero(~good)]
+        seen[split] = sample.subset(np.flatnonzero(good))
+
+    likeness = LIKENESS if short_side**2 * dataset.channels >= FEW_VALUES else EXACT
+
+    def copies(split: str, among: Tensor | None = None) -> Copies:
+        where = "copies" if among is None else f"leaks of {split}"
+        report = lambda *done: on_progress(where, *done)  # noqa: E731
+        pairs = find_twins(thumbnails[split], among, likeness=likeness, on_progress=report)
+        named = [(seen[split].names[i], seen["train"].names[j]) for i, j in pairs[:SHOWN]]
+        return Copies(len(pairs), named)
+
+    others = [split for split in dataset.splits if split != "train"]
+    return dict(
+        unreadable=unreadable,
+        looked_at=sum(map(len, seen.values())),
+        copies=copies("train"),
+        leaks={split: copies(split, thumbnails["train"]) for split in others},
+        neighbour_accuracy=neighbour_accuracy(thumbnails["train"], torch.as_tensor(seen["train"].labels)),
+    )
+
+
+def _thumbnails(images: Images, dataset: Dataset, on_progress: Callable[[int, int], None]) -> tuple[Tensor, np.ndarray]:
+    """Thumbnails of the images that can be read, and which those are."""
+    pixels = torch.empty(len(images), dataset.channels, SIDE, SIDE, dtype=torch.uint8)
+    rows, good = pixels.numpy(), np.ones(len(images), bool)
+
+    def load(start: int) -> int:
+        stop = min(start + CHUNK, len(images))
+        for i in range(start, stop):
+            try:
+                rows[i] = load_image(images, i, (SIDE, SIDE), "resize", dataset.channels, dataset.white)
+            except BadImage:
+                good[i] = False
+        return stop
+
+    for stop in map_threads(load, range(0, len(images), CHUNK)):
+        on_progress(stop, len(images))
+    return pixels[torch.from_numpy(good)], good
+
+
+def neighbour_accuracy(thumbnails: Tensor, labels: Tensor) -> float:
+    """How often an image's nearest other image, thumbnail against thumbnail, is of its class: what needs no learning."""
+    kept = torch.from_numpy(evenly(len(labels), REFERENCES))
+    pixels, labels = standardised(thumbnails[kept]), labels[kept]
+    queries = torch.from_numpy(evenly(len(labels), QUERIES))
+    likeness = pixels[queries] @ pixels.T
+    likeness[torch.arange(len(queries)), queries] = -torch.inf
+    return (labels[likeness.argmax(dim=1)] == labels[queries]).float().mean().item()

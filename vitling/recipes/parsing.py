@@ -1,0 +1,228 @@
+"""Recipes from names, files and settings, and back: load, override, save."""
+
+import dataclasses
+import shlex
+import types
+import typing
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from vitling.errors import UserError, did_you_mean
+from vitling.files import write_text
+from vitling.recipes.named import named_recipes
+from vitling.recipes.schema import Augment, Optim, Recipe
+
+
+def override(recipe: Recipe, settings: dict[str, Any] | list[str]) -> Recipe:
+    """The recipe with some keys changed; `["optim.lr=3e-4", "model_args.depth=6"]` or the same as a dict."""
+    tree = to_dict(recipe)
+    pairs = settings.items() if isinstance(settings, dict) else (_read_pair(text, tree) for text in settings)
+    for key, value in pairs:
+        node, rest = _find_group(tree, key)
+        node[rest] = value
+    return from_dict(tree)
+
+
+def _read_pair(text: str, tree: dict) -> tuple[str, Any]:
+    """A setting from the command line. What is text in a recipe stays as it was typed; the rest is read as YAML."""
+    key, equals, value = (part.strip() for part in text.partition("="))
+    if not equals:
+        raise UserError(f"'{text}' is not a setting; write key=value, such as epochs=50 or optim.lr=3e-4.")
+    node, rest = _find_group(tree, key)
+    if isinstance(node.get(rest), str) or not value:
+        return key, value
+    try:
+        return key, yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise UserError(f"{key}={value} cannot be read; write it as YAML, such as {key}=3 or {key}=[1, 2].") from None
+
+
+def _find_group(tree: dict, key: str) -> tuple[dict, str]:
+    """The group that a dotted key leads into, and what is left of the key: a name may hold dots itself."""
+    while "." in key and isinstance(tree.get(key.split(".", 1)[0]), dict):
+        group, key = key.split(".", 1)
+        tree = tree[group]
+    return tree, key
+
+
+def to_dict(recipe: Recipe) -> dict:
+    return dataclasses.asdict(recipe)
+
+
+def from_dict(tree: dict) -> Recipe:
+    """A recipe from plain values: unknown keys are refused, each field gets its declared type."""
+    return _build(Recipe, tree, "")
+
+
+def _build(kind: type, tree: dict, prefix: str):
+    if not isinstance(tree, dict):
+        raise UserError(f"{prefix.rstrip('.') or 'a recipe'} must be a group of keys, not {tree!r}.")
+    types_of = typing.get_type_hints(kind)
+    for key in tree:
+        if key not in types_of:
+            raise UserError(f"unknown recipe key '{prefix}{key}'. {did_you_mean(f'{prefix}{key}', all_keys())}")
+    return kind(**{key: _convert(value, types_of[key], prefix + key) for key, value in tree.items()})
+
+
+def _convert(value: Any, kind: Any, key: str) -> Any:
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if dataclasses.is_dataclass(kind):
+        return _build(kind, value, f"{key}.")
+    if origin in (types.UnionType, typing.Union):
+        return _convert_union(value, args, key)
+    if origin is Literal:
+        value = {False: "off", True: "on"}.get(value, value) if isinstance(value, bool) else value  # YAML's on and off
+        if value not in args:
+            raise UserError(f"{key}={value} is not one of {', '.join(args)}. {did_you_mean(str(value), args)}")
+        return value
+    if origin is dict:
+        if not isinstance(value, dict):
+            raise UserError(f"{key} is a group; set its keys one by one, such as {key}.name=value.")
+        return {name: _convert(item, args[1], f"{key}.{name}") for name, item in value.items()}
+    if origin is tuple:
+        return _convert_tuple(value, args, key)
+    return _convert_scalar(value, kind, key)
+
+
+def _convert_union(value: Any, args: tuple, key: str) -> Any:
+    if value is None or (value in ("none", "null", "") and type(None) in args):
+        return None
+    failures = []
+    for option in args:
+        if option is not type(None):
+            try:
+                return _convert(value, option, key)
+            except UserError as error:
+                failures.append(error)
+    raise failures[0]
+
+
+def _convert_tuple(value: Any, args: tuple, key: str) -> tuple:
+    if isinstance(value, str):
+        value = (
+            [yaml.safe_load(part) for part in value.replace("x", ",").split(",")]
+            if _is_size(value)
+            else value.split(",")
+        )
+        value = [part for part in value if part != ""]
+    elif not isinstance(value, (list, tuple)):
+        value = [value]
+    kinds = args[:1] * len(value) if args[1:] == (...,) else args
+    if len(kinds) != len(value):
+        raise UserError(f"{key}={value} needs {len(kinds)} values separated by commas.")
+    return tuple(_convert(part, kind, key) for part, kind in zip(value, kinds, strict=True))
+
+
+def _is_size(text: str) -> bool:
+    return all(part.isdigit() for part in text.split("x"))
+
+
+def _convert_scalar(value: Any, kind: Any, key: str) -> Any:
+    if kind is Any:
+        return _number(value) if isinstance(value, str) else value
+    if kind is bool and not isinstance(value, bool):
+        raise UserError(f"{key}={value} must be true or false.")
+    if kind is str:
+        return "" if value is None else str(value)
+    try:
+        converted = kind(value)
+    except (TypeError, ValueError, OverflowError):
+        converted = None
+    if (
+        converted is None
+        or (kind is int and converted != _number(value))
+        or (isinstance(value, bool) and kind is not bool)
+    ):
+        raise UserError(f"{key}={value} must be {'a whole number' if kind is int else 'a number'}.")
+    return converted
+
+
+def _number(value: Any) -> Any:
+    """YAML reads 5e-4 as text; this reads it as the number that was meant."""
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
+def all_keys() -> list[str]:
+    """Every key a recipe knows, groups written with a dot."""
+    keys = []
+    for item in dataclasses.fields(Recipe):
+        group = {"augment": Augment, "optim": Optim}.get(item.name)
+        keys += [f"{item.name}.{inner.name}" for inner in dataclasses.fields(group)] if group else [item.name]
+    return keys
+
+
+def save_recipe(recipe: Recipe, path: Path) -> None:
+    write_text(path, to_yaml(recipe))
+
+
+def to_yaml(recipe: Recipe) -> str:
+    return yaml.safe_dump(
+        _plain(to_dict(recipe)), sort_keys=False, allow_unicode=True, default_flow_style=None, width=120
+    )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return list(map(_plain, value)) if isinstance(value, (list, tuple)) else value
+
+
+def load_recipe(source: str | Path) -> Recipe:
+    """A recipe by name (`digits/vit_nano`), from a YAML file, or from a run directory."""
+    path = Path(source)
+    path = path / "recipe.yaml" if path.is_dir() else path
+    if path.suffix in (".yaml", ".yml"):
+        try:
+            tree = yaml.safe_load(path.read_text())
+        except FileNotFoundError:
+            raise UserError(f"no recipe file at {path}.") from None
+        except yaml.YAMLError as error:
+            raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+        return from_dict(tree or {})
+    recipes = named_recipes()
+    if str(source) not in recipes:
+        raise UserError(
+            f"unknown recipe '{source}'. {did_you_mean(str(source), recipes)} `vitling list recipes` shows all."
+        )
+    return recipes[str(source)]()
+
+
+def read_recipes(items: list[str]) -> dict[str, Recipe]:
+    """Recipes and their names from the words of a command line.
+
+    An item is a recipe as `load_recipe` takes it; in quotes it may bring settings of its own and a name:
+    `"no head tokens: digits/dhvt_nano model_args.head_tokens=false"`. An item that is a setting changes all recipes.
+    """
+    shared = [item for item in items if _is_setting(item)]
+    recipes: dict[str, Recipe] = {}
+    for item in items:
+        if _is_setting(item):
+            continue
+        name, colon, text = item.partition(": ")
+        try:
+            source, *own = shlex.split(text if colon else item)
+        except ValueError:
+            raise UserError(
+                f"'{item}' is no recipe; write NAME, or \"LABEL: NAME key=value ...\" with balanced quotes."
+            ) from None
+        name = name.strip() if colon else " ".join([_short_name(source), *own])
+        if name in recipes:
+            raise UserError(f"two recipes are called '{name}'; give one a name of its own: \"NAME: {item}\".")
+        recipes[name] = override(load_recipe(source), [*shared, *own])
+    return recipes
+
+
+def _is_setting(item: str) -> bool:
+    first = item.split(maxsplit=1)[:1]
+    return bool(first) and "=" in first[0] and ": " not in item
+
+
+def _short_name(source: str) -> str:
+    """The name of a recipe; of a file or a run, without its folders."""
+    path = Path(source)
+    return path.name if path.is_dir() else path.stem if path.suffix in (".yaml", ".yml") else source

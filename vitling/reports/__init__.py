@@ -1,0 +1,1 @@
+"""Pages and plots. Nothing here knows what is shown."""

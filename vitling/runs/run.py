@@ -1,0 +1,321 @@
+"""The run directory: what it holds, how it is claimed, checkpointed, resumed and read back.
+
+recipe.yaml        the resolved recipe; training from it repeats the run
+run.json           class names, preprocessing, data fingerprint, environment, why it stopped, wall time
+metrics.jsonl      a line per validation; equal in a resumed and an uninterrupted run
+timing.jsonl       the same lines' speed and wall time, which never repeat exactly
+gradients.jsonl    gradient norms per layer in the last step before each validation
+best/  last/       model.safetensors and config.json, which timm loads as "local-dir:RUN/best"
+calibration.json   the temperature of calibrated probabilities, once fitted
+report.html        the page of the run
+checkpoint/        what resuming needs: the two newest states and a manifest with their checksums
+"""
+
+import hashlib
+import io
+import itertools
+import json
+import os
+import platform
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+from vitling.errors import UserError, did_you_mean
+from vitling.files import append_text, write_bytes, write_text
+from vitling.recipes import Recipe, load_recipe, save_recipe, to_dict
+
+KEPT_CHECKPOINTS = 2
+
+
+class Run:
+    """One run directory."""
+
+    def __init__(self, path: str | Path):
+        self.path = Path(path)
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    @property
+    def recipe(self) -> Recipe:
+        return load_recipe(self.path)
+
+    @property
+    def info(self) -> dict:
+        try:
+            return json.loads((self.path / "run.json").read_text())
+        except FileNotFoundError:
+            return {}
+        except json.JSONDecodeError:
+            raise UserError(
+                f"{self.path / 'run.json'} is torn: restore it from a copy, or train into another folder."
+            ) from None
+
+    @property
+    def class_names(self) -> list[str]:
+        return self.info["class_names"]
+
+    @property
+    def finished(self) -> bool:
+        return self.info.get("status") == "finished"
+
+    def preprocessing(self):
+        from vitling.data.pipeline.preprocessing import Preprocessing
+
+        values = self.info["preprocessing"]
+        return Preprocessing(**{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()})
+
+    def metrics(self) -> list[dict]:
+        """The records of metrics.jsonl; a last line that a crash cut short is left out."""
+        return list(_read_lines(self.path / "metrics.jsonl"))
+
+    def timing(self) -> list[dict]:
+        """The records of timing.jsonl: speed and wall time of each validation."""
+        return list(_read_lines(self.path / "timing.jsonl"))
+
+    def gradients(self) -> list[dict]:
+        """The records of gradients.jsonl: the step, and a norm per layer."""
+        return list(_read_lines(self.path / "gradients.jsonl"))
+
+    def load_model(self, which: str = "best"):
+        """The trained model, in eval mode, on the CPU."""
+        import timm
+        from safetensors import SafetensorError
+
+        import vitling.models  # noqa: F401  (registers our families)
+
+        if which not in ("best", "last"):
+            raise UserError(f"there are no '{which}' weights in a run; choose best or last.")
+        folder = self.path / which
+        if not (folder / "model.safetensors").exists():
+            raise UserError(f"{self.path} has no {which} weights yet; train it further with the command that began it.")
+        try:
+            return timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+        except (SafetensorError, RuntimeError, json.JSONDecodeError) as error:
+            reason = str(error).strip().split("\n")[0]
+            raise UserError(
+                f"the weights in {folder} cannot be loaded: {reason}. Restore them, or train again."
+            ) from None
+
+    # -- claiming --------------------------------------------------------------------------------------------------
+
+    def claim(self, asked: dict) -> bool:
+        """Check that this directory may hold the run that `asked` describes: True where it already does, so that it resumes."""
+        if self.path.exists() and not self.path.is_dir():
+            raise UserError(f"{self.path} is a file; choose another folder with --out.")
+        known = self.info.get("asked")
+        if known is None:
+            left = (
+                sorted(p.name for p in self.path.iterdir() if not p.name.startswith(".")) if self.path.exists() else []
+            )
+            if left:
+                raise UserError(
+                    f"{self.path} already holds other files ({', '.join(left[:3])} ...); choose an empty folder with --out."
+                )
+            return False
+        if known != asked:
+            raise UserError(
+                f"{self.path} holds another run ({difference(known, asked)}); "
+                "choose another folder with --out, or repeat that run's own command to resume it."
+            )
+        return True
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Nobody else may train into this directory meanwhile."""
+        from filelock import FileLock, Timeout
+
+        ours = not self.path.exists()
+        if not ours and not self.path.is_dir():
+            raise UserError(f"{self.path} is a file; choose another folder with --out.")
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(self.path / ".lock", timeout=0)
+            lock.acquire()
+        except Timeout:
+            raise UserError(
+                f"another process is training into {self.path}; wait for it, or choose another --out."
+            ) from None
+        except OSError as error:
+            raise UserError(f"cannot write to {self.path}: {error.strerror or error}.") from None
+        try:
+            yield
+        finally:
+            lock.release()
+            if [p.name for p in self.path.iterdir()] == [".lock"]:  # nothing came of it: leave no trace
+                (self.path / ".lock").unlink()
+                if ours:
+                    self.path.rmdir()
+
+    # -- writing ---------------------------------------------------------------------------------------------------
+
+    def update(self, **changes) -> None:
+        write_text(
+            self.path / "run.json", json.dumps({**self.info, **_jsonable(changes)}, indent=1, ensure_ascii=False)
+        )
+
+    def save_recipe(self, recipe: Recipe) -> None:
+        save_recipe(recipe, self.path / "recipe.yaml")
+
+    def append(self, file: str, record: dict) -> None:
+        """Add a line to one of the logs, in one write."""
+        append_text(self.path / file, json.dumps(record) + "\n")
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes in the logs now; a checkpoint remembers them."""
+        return {f: _size(self.path / f) for f in ("metrics.jsonl", "timing.jsonl", "gradients.jsonl")}
+
+    def cut_logs(self, sizes: dict[str, int]) -> None:
+        """Forget what was logged after the checkpoint: it will be logged again."""
+        for file, size in sizes.items():
+            if _size(self.path / file) > size:
+                os.truncate(self.path / file, size)
+
+    def save_model(self, which: str, model, class_names: list[str], model_args: dict) -> None:
+        """Weights as safetensors and a config.json in timm's format, under best/ or last/."""
+        from vitling.models.weights import save_for_timm
+
+        save_for_timm(model, self.path / which, model_args=model_args, label_names=class_names)
+
+    # -- checkpoints -----------------------------------------------------------------------------------------------
+
+    def write_checkpoint(self, state: dict, step: int) -> None:
+        """Write a state. It counts from `confirm_checkpoint` on."""
+        import torch
+
+        buffer = io.BytesIO()  # torch reports a full disk as something else when it writes the file itself
+        torch.save(state, buffer)
+        data = buffer.getvalue()
+        self.unconfirmed = {"file": f"step-{step:09d}.pt", "step": step, "sha256": hashlib.sha256(data).hexdigest()}
+        write_bytes(self.path / "checkpoint" / self.unconfirmed["file"], data)
+
+    def confirm_checkpoint(self) -> None:
+        """Let the state that was written last count; older ones than the last two go."""
+        folder, entry = self.path / "checkpoint", self.unconfirmed
+        entries = [*(known for known in self._manifest() if known["step"] < entry["step"]), entry][-KEPT_CHECKPOINTS:]
+        write_text(folder / "manifest.json", json.dumps(entries, indent=1))
+        for old in folder.glob("step-*.pt"):
+            if old.name not in {known["file"] for known in entries}:
+                old.unlink()
+
+    def last_checkpoint(self) -> Path | None:
+        """The newest state that counts."""
+        entries = self._manifest()
+        return self.path / "checkpoint" / entries[-1]["file"] if entries else None
+
+    def load_checkpoint(self) -> tuple[dict | None, list[str]]:
+        """The newest state that is whole, and a line for each one that is not."""
+        import torch
+
+        torn = []
+        for entry in reversed(self._manifest()):
+            path = self.path / "checkpoint" / entry["file"]
+            if path.exists() and _sha256(path) == entry["sha256"]:
+                return torch.load(path, map_location="cpu", weights_only=True), torn
+            torn.append(f"checkpoint {path} is torn or missing; going back to the one before it, or to the start")
+        return None, torn
+
+    def _manifest(self) -> list[dict]:
+        try:
+            return json.loads((self.path / "checkpoint" / "manifest.json").read_text())
+        except (FileNotFoundError, json.JSONDecodeError):
+            return []
+
+
+def load_run(path: str | Path) -> Run:
+    """A run that exists; anything else is refused with a reason."""
+    path = Path(path)
+    if not path.exists():
+        raise UserError(f"no run at {path}; `vitling train DATA --out {path}` would make one.")
+    if not (path / "run.json").exists():
+        raise UserError(f"{path} is not a run directory (it has no run.json); give the folder that --out named.")
+    return Run(path)
+
+
+def free_directory(base: Path, asked: dict) -> Path:
+    """The first of base, base-2, base-3 ... that is free, or already is the run that is asked for."""
+    candidates = itertools.chain([base], (base.with_name(f"{base.name}-{number}") for number in itertools.count(2)))
+    return next(path for path in candidates if not path.exists() or Run(path).info.get("asked") == asked)
+
+
+def asked_for(recipe: Recipe, budget_seconds: float | None) -> dict:
+    """What a command asks for, before the data resolves it; the same again means the same run."""
+    return _jsonable({"recipe": to_dict(recipe), "budget": f"{budget_seconds:g}s" if budget_seconds else None})
+
+
+def recipe_digest(recipe: Recipe) -> str:
+    return hashlib.sha256(json.dumps(_jsonable(to_dict(recipe)), sort_keys=True).encode()).hexdigest()
+
+
+def environment() -> dict:
+    """The versions and the machine that a result depends on."""
+    import timm
+    import torch
+
+    import vitling
+
+    return {
+        "vitling": vitling.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "timm": timm.__version__,
+        "platform": platform.platform(),
+        "processor": torch.cuda.get_device_name(0)
+        if torch.cuda.is_available()
+        else platform.processor() or platform.machine(),
+        "threads": torch.get_num_threads(),
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+    }
+
+
+def difference(known: dict, asked: dict) -> str:
+    """The first setting in which two runs differ, as text."""
+    if known["budget"] != asked["budget"]:
+        return f"its --budget is {known['budget'] or 'none'}, not {asked['budget'] or 'none'}"
+    old, new = (_flat(item["recipe"]) for item in (known, asked))
+    key = next(key for key in {**old, **new} if old.get(key) != new.get(key))
+    return f"its {key} is {old.get(key)!r}, not {new.get(key)!r}"
+
+
+def _flat(tree: dict, prefix: str = "") -> dict:
+    flat = {}
+    for key, value in tree.items():
+        flat.update(_flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {prefix + key: value})
+    return flat
+
+
+def _jsonable(value):
+    """Plain JSON values, tuples as lists, so that what is read back compares equal."""
+    return json.loads(json.dumps(value, default=asdict))
+
+
+def _read_lines(path: Path) -> Iterator[dict]:
+    if path.exists():
+        for line in path.read_text().splitlines():
+            try:
+                yield json.loads(line)
+            except json.JSONDecodeError:
+                return
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as stream:
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+WEIGHTS = ("best", "last")
+
+
+def check_weights(which: str) -> None:
+    if which not in WEIGHTS:
+        raise UserError(f"unknown weights '{which}'. {did_you_mean(which, WEIGHTS)}")

@@ -1,0 +1,1 @@
+"""Comparisons of recipes over seeds and data sizes."""

@@ -1,0 +1,65 @@
+"""The demo: a plain ViT and a DHVT with its agent learn handwritten digits. Which is better, is that certain, and why?"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from vitling.callbacks import StudyListener
+from vitling.diagnose.diagnosis import Progress, diagnose_run
+from vitling.errors import UserError
+from vitling.evaluation.comparison import Comparison, compare
+from vitling.evaluation.evaluation import read_evaluation
+from vitling.evaluation.metrics import Evaluation
+from vitling.recipes import Recipe, load_recipe, override
+from vitling.runs.run import Run
+from vitling.studies.results import evaluation_file
+from vitling.studies.study import study
+
+DATA = "digits"
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One of the two models, after training."""
+
+    name: str
+    run: Run
+    evaluation: Evaluation  # on the test split
+    verdict: str  # of the diagnosis, in a sentence
+
+
+@dataclass(frozen=True)
+class Story:
+    """What the demo found."""
+
+    first: Contender
+    second: Contender
+    comparison: Comparison
+    diagnosis: Path  # the page
+
+
+def contenders() -> dict[str, Recipe]:
+    """The two recipes, with epochs that take about the same time: one with an agent trains two networks."""
+    agent = ["method=bootstrap", "epochs=10", "optim.warmup_epochs=2"]
+    return {
+        "plain ViT": load_recipe("digits/vit_nano"),
+        "DHVT with agent": override(load_recipe("digits/dhvt_nano"), agent),
+    }
+
+
+def demo(out: str | Path, *, listener: StudyListener | None = None, on_progress: Progress | None = None) -> Story:
+    """Train both as a study of one seed, compare them on the test split image by image, and diagnose them on one page.
+
+    The same call again finds all that is there already.
+    """
+    trained = study(contenders(), out, seeds=1, listener=listener)
+    runs = list(trained.runs.values())
+    evaluations = [read_evaluation(run) for run in runs]
+    page = trained.folder / "diagnosis.html"
+    if trained.failures:
+        raise UserError("; ".join(trained.failures.values()))
+    if not page.exists() or page.stat().st_mtime < max(evaluation_file(run).stat().st_mtime for run in runs):
+        diagnose_run(*runs, out=page, on_progress=on_progress)
+    verdicts = [measured["headline"] for measured in json.loads(page.with_suffix(".json").read_text())]
+    first, second = map(Contender, trained.names, runs, evaluations, verdicts)
+    return Story(first, second, compare(*evaluations), page)

@@ -1,0 +1,90 @@
+"""The page of a study: the table first, then the curves that explain it."""
+
+import math
+from statistics import mean
+
+from vitling.recipes import to_yaml
+from vitling.reports import plots
+from vitling.reports.page import Chart, Code, Facts, Page, Section, Table, Text
+from vitling.studies.results import Row, Study
+
+
+def study_page(study: Study) -> Page:
+    """The page of a study, of whatever has finished so far."""
+    rows = [row for row in study.rows() if row.scores]
+    sections = [result_section(study, rows)]
+    if len(study.fractions) > 1:
+        sections.append(data_efficiency(study, rows))
+    sections += [learning_curves(study, fraction) for fraction in study.fractions]
+    sections.append(repeat_section(study))
+    images = {study.recipes[name].data for name in study.names}
+    return Page(
+        title=f"{len(study.names)} recipes on {' and '.join(sorted(images))}",
+        subtitle=f"A study with {len(study.seeds)} seed{'s' * (len(study.seeds) != 1)}, {_score_name(study)}",
+        sections=[section for section in sections if section.parts],
+    )
+
+
+def result_section(study: Study, rows: list[Row]) -> Section:
+    parts = [Table(*study.table()), *map(Text, study.notes())]
+    if rows:
+        values = [(_row_name(study, row), row.mean, row.half) for row in rows]
+        parts.append(Chart(plots.intervals(values, x=f"{_score_name(study)}, %"), "Mean and 95 % interval."))
+    compared = [row for row in rows if row.name != study.names[0] and not math.isnan(row.difference)]
+    if compared:
+        values = [(_row_name(study, row), row.difference, row.difference_half) for row in compared]
+        svg = plots.intervals(values, x=f"points more than {study.names[0]}", zero=True)
+        caption = "Paired difference and its 95 % interval. An interval that holds 0 shows no difference at this number of seeds."
+        parts.append(Chart(svg, caption))
+    return Section("Result", parts, "Which recipe is better, and is that certain?")
+
+
+def data_efficiency(study: Study, rows: list[Row]) -> Section:
+    series = {}
+    for name in study.names:
+        own = sorted((row for row in rows if row.name == name), key=lambda row: row.fraction)
+        halves = [0.0 if math.isnan(row.half) else row.half for row in own]
+        means = [row.mean for row in own]
+        low, high = ([m + sign * h for m, h in zip(means, halves, strict=True)] for sign in (-1, 1))
+        series[name] = ([row.fraction for row in own], means, low, high)
+    svg = plots.bands(series, x="part of the training images", y=f"{_score_name(study)}, %", dots=True)
+    return Section("Data efficiency", [Chart(svg, "Mean and 95 % interval.")], "How much do more images help?")
+
+
+def learning_curves(study: Study, fraction: float) -> Section:
+    """Validation accuracy per epoch and per second."""
+    by_epoch, by_second = {}, {}
+    for name in study.names:
+        runs = [study.runs[name, fraction, seed] for seed in study.seeds]
+        curves = [(run.metrics(), run.timing()) for run in runs if run.finished]
+        if not curves:
+            continue
+        length = min(len(metrics) for metrics, _ in curves)  # patience_epochs ends runs early
+        accuracy = [[100 * m[i]["val_top1"] for m, _ in curves] for i in range(length)]
+        band = [[how(values) for values in accuracy] for how in (mean, min, max)]
+        by_epoch[name] = ([curves[0][0][i]["epoch"] for i in range(length)], *band)
+        by_second[name] = ([mean(t[i]["seconds"] for _, t in curves) for i in range(length)], *band)
+    if not by_epoch:
+        return Section("Learning curves")
+    caption = "Validation accuracy over {}: mean over the seeds, the band from the lowest to the highest."
+    parts = [
+        Chart(plots.bands(series, x=x, y="validation accuracy, %"), caption.format(what))
+        for series, x, what in ((by_epoch, "epoch", "epochs"), (by_second, "seconds", "wall time"))
+    ]
+    part = f"{fraction:g} of the data" if fraction < 1 else "all of the data"
+    title = f"Learning curves, {part}" if len(study.fractions) > 1 else "Learning curves"
+    return Section(title, parts, "Who learns fast, and who is still learning?")
+
+
+def repeat_section(study: Study) -> Section:
+    origin = {name: value for name, value in study.environment.items() if name != "command"}
+    recipes = [Code(to_yaml(study.recipes[name]), f"recipe {name}") for name in study.names]
+    return Section("To repeat it", [Code(study.environment["command"]), Facts(origin), *recipes])
+
+
+def _score_name(study: Study) -> str:
+    return "test accuracy" if study.split == "test" else "best validation accuracy"
+
+
+def _row_name(study: Study, row: Row) -> str:
+    return f"{row.name} ({row.fraction:g})" if len(study.fractions) > 1 else row.name

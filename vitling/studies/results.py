@@ -1,0 +1,320 @@
+"""A study's folder: the plan, the runs, and the table of what came out.
+
+study.json                      the plan, how fast each recipe trains here (with a budget), scores and failures
+runs/NAME/fraction-F/seed-S     a run directory each; finished ones are found again and not repeated
+table.md  table.csv  study.html
+"""
+
+import csv
+import io
+import json
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import mean, stdev
+
+from vitling.errors import UserError
+from vitling.files import write_text
+from vitling.methods.token_labeling.method import with_annotator_epochs
+from vitling.models.macs import count_macs
+from vitling.planning.speed import Pace, fit_epochs, read_pace
+from vitling.recipes import Recipe, from_dict, scale_epochs, to_dict
+from vitling.reports.page import write_page
+from vitling.runs.run import Run, asked_for, difference, environment
+from vitling.training.settings import Settings
+
+Key = tuple[str, float, int]  # name, fraction, seed
+
+
+@dataclass(frozen=True)
+class Row:
+    """One recipe at one fraction of the data. Scores are in percent, times in seconds, both over the seeds that finished."""
+
+    name: str
+    recipe: Recipe
+    fraction: float
+    seeds: list[int]
+    scores: list[float]  # one per seed
+    mean: float
+    half: float  # half of the 95 % confidence interval; nan with one seed
+    difference: float  # to the first recipe at the same fraction, paired by seed
+    difference_half: float
+    epochs: int
+    parameters: int
+    macs: int
+    wall_seconds: float
+    images_per_second: float
+    failure: str = ""  # why seeds are missing
+
+
+class Study:
+    """A study's folder: what was planned, what has come out so far."""
+
+    def __init__(self, folder: str | Path):
+        self.folder = Path(folder)
+        self.names: list[str] = []
+        self.seeds: list[int] = []
+        self.fractions: list[float] = []
+        self.split, self.budget_seconds = "test", None
+        self.recipes: dict[str, Recipe] = {}  # also those of earlier plans
+        self.paces: dict[str, Pace] = {}
+        self.failures: dict[Key, str] = {}
+        self.environment: dict[str, object] = {}
+        self._macs: dict[str, int] = {}
+        if (self.folder / "study.json").exists():
+            self._load()
+        elif left := _files_in(self.folder):
+            raise UserError(
+                f"{self.folder} holds other files ({', '.join(left[:3])} ...) and no study; give another folder."
+            )
+
+    # -- the plan --------------------------------------------------------------------------------------------------
+
+    def plan(self, recipes: dict[str, Recipe], seeds, fractions, budget_seconds, split: str) -> None:
+        """Take up a plan. One that only adds to the folder's, or leaves something out, keeps all finished runs."""
+        known = (self.folder / "study.json").exists()
+        recipes = {name: from_dict(to_dict(recipe)) for name, recipe in recipes.items()}  # as they are read back
+        for name, recipe in recipes.items():
+            before = asked_for(self.recipes.get(name, recipe), self.budget_seconds if known else budget_seconds)
+            now = asked_for(recipe, budget_seconds)
+            if before != now:
+                raise UserError(
+                    f"{self.folder} holds another study of '{name}' ({difference(before, now)}); "
+                    "give the recipe another name, or choose another folder with --out."
+                )
+        self.names, self.seeds, self.fractions = list(recipes), list(seeds), [float(f) for f in fractions]
+        self.split, self.budget_seconds = split, budget_seconds
+        self.recipes |= recipes
+        self.failures, self.environment = {}, environment()
+
+    def run_recipe(self, name: str, fraction: float, seed: int) -> Recipe:
+        """What one run trains."""
+        recipe = self.recipes[name]
+        recipe = replace(recipe, seed=seed, fraction=recipe.fraction * fraction)
+        if self.budget_seconds:
+            epochs, annotator_epochs = fit_epochs(self.paces[name], self.budget_seconds, fraction)
+            recipe = with_annotator_epochs(scale_epochs(recipe, epochs), annotator_epochs)
+        return recipe
+
+    def run_settings(self, name: str, settings: Settings) -> Settings:
+        """As many threads as the speed was measured with."""
+        if not self.budget_seconds:
+            return settings
+        return replace(settings, threads=settings.threads or self.paces[name].threads)
+
+    def check_runs(self) -> None:
+        """Refuse, before anything is trained, a folder whose runs are others than planned."""
+        for key, run in self.runs.items():
+            run.claim(asked_for(self.run_recipe(*key), None))
+
+    @property
+    def runs(self) -> dict[Key, Run]:
+        """Every planned run, whether it has begun or not: all recipes with one seed, then with the next."""
+        keys = [(n, f, s) for s in self.seeds for f in self.fractions for n in self.names]
+        return {(n, f, s): Run(self.folder / "runs" / slug(n) / f"fraction-{f:g}" / f"seed-{s}") for n, f, s in keys}
+
+    def save(self) -> None:
+        scores = {run_label(*key): score for key, run in self.runs.items() if (score := self.score(run)) is not None}
+        tree = {
+            "names": self.names,
+            "seeds": self.seeds,
+            "fractions": self.fractions,
+            "split": self.split,
+            "budget_seconds": self.budget_seconds,
+            "recipes": {name: to_dict(recipe) for name, recipe in self.recipes.items()},
+            "paces": {name: asdict(pace) for name, pace in self.paces.items()},
+            "macs": self._macs,
+            "environment": self.environment,
+            "scores": scores,
+            "failures": [[*key, reason] for key, reason in self.failures.items()],
+        }
+        write_text(self.folder / "study.json", json.dumps(tree, indent=1, ensure_ascii=False))
+
+    def _load(self) -> None:
+        tree = json.loads((self.folder / "study.json").read_text())
+        self.names, self.seeds, self.fractions = tree["names"], tree["seeds"], tree["fractions"]
+        self.split, self.budget_seconds, self._macs = tree["split"], tree["budget_seconds"], tree["macs"]
+        self.environment = tree["environment"]
+        self.recipes = {name: from_dict(recipe) for name, recipe in tree["recipes"].items()}
+        self.paces = {name: read_pace(pace) for name, pace in tree["paces"].items()}
+        self.failures = {(name, fraction, seed): reason for name, fraction, seed, reason in tree["failures"]}
+
+    # -- results ---------------------------------------------------------------------------------------------------
+
+    def score(self, run: Run) -> float | None:
+        """Percent right on the study's split, once that is known."""
+        if not run.finished:
+            return None
+        if self.split == "val":
+            return 100 * run.info["best"]["val_top1"]
+        return 100 * json.loads(evaluation_file(run).read_text())["top1"] if evaluation_file(run).exists() else None
+
+    def rows(self) -> list[Row]:
+        """The table: fractions in the order given, within each the recipes in theirs."""
+        rows = []
+        for fraction in self.fractions:
+            scores = {name: self._scores(name, fraction) for name in self.names}
+            rows += [self._row(name, fraction, scores[name], scores[self.names[0]]) for name in self.names]
+        return rows
+
+    def _scores(self, name: str, fraction: float) -> dict[int, float]:
+        found = {seed: self.score(self.runs[name, fraction, seed]) for seed in self.seeds}
+        return {seed: score for seed, score in found.items() if score is not None}
+
+    def _row(self, name: str, fraction: float, scores: dict[int, float], first: dict[int, float]) -> Row:
+        runs = [self.runs[name, fraction, seed] for seed in scores]
+        infos = [run.info for run in runs]
+        failed = {s: self.failures[name, fraction, s] for s in self.seeds if (name, fraction, s) in self.failures}
+        paired = [scores[seed] - first[seed] for seed in scores if seed in first]
+        is_first = name == self.names[0]
+        centre, half = confidence_interval(list(scores.values()))
+        between, between_half = (0.0, math.nan) if is_first else confidence_interval(paired)
+        speeds = [mean(record["images_per_second"] for record in run.timing()) for run in runs]
+        return Row(
+            name=name,
+            recipe=self.recipes[name],
+            fraction=fraction,
+            seeds=list(scores),
+            scores=list(scores.values()),
+            mean=centre,
+            half=half,
+            difference=between,
+            difference_half=between_half,
+            epochs=round(_mean([info["epochs_trained"] for info in infos], 0)),
+            parameters=infos[0]["parameters"] if infos else 0,
+            macs=self._count_macs(name, runs[0]) if runs else 0,
+            wall_seconds=_mean([info["wall_seconds"] for info in infos]),
+            images_per_second=_mean(speeds),
+            failure="; ".join(f"seed {seed}: {reason}" for seed, reason in failed.items()),
+        )
+
+    def _count_macs(self, name: str, run: Run) -> int:
+        if name not in self._macs:
+            seen = run.preprocessing()
+            self._macs[name] = count_macs(run.load_model(), (seen.channels, *seen.size))
+        return self._macs[name]
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Head and cells, as the terminal, Markdown and the page show them. A fraction's column only where there are several."""
+        several, rows = len(self.fractions) > 1, self.rows()
+        score = f"{'test' if self.split == 'test' else 'best validation'} top-1 %"
+        head = ["recipe", "data", "epochs", score, "difference", "parameters", "MACs", "time", "images/s"]
+        cells = [
+            [
+                row.name,
+                f"{row.fraction:g}",
+                str(row.epochs),
+                plus_minus(row.mean, row.half)
+                + ("" if len(row.scores) == len(self.seeds) else f" ({len(row.scores)})"),
+                "" if row.name == self.names[0] else plus_minus(row.difference, row.difference_half, sign="+"),
+                short_number(row.parameters),
+                short_number(row.macs),
+                f"{row.wall_seconds:,.0f} s",
+                f"{row.images_per_second:,.0f}",
+            ]
+            for row in rows
+        ]
+        if not several:
+            head.pop(1)
+            cells = [[row[0], *row[2:]] for row in cells]
+        return head, cells
+
+    def notes(self) -> list[str]:
+        """What has to be read with the table: how the numbers came about, and which runs are missing."""
+        names = "1 seed" if len(self.seeds) == 1 else f"{len(self.seeds)} seeds"
+        interval = "mean" if len(self.seeds) == 1 else "mean ± 95 % confidence interval (Student's t)"
+        notes = [f"{names}; {interval}; the difference is to {self.names[0]}, paired by seed."]
+        if self.budget_seconds:
+            notes.append(f"Equal wall time: {self.budget_seconds:g} s per run; the epochs follow from it.")
+        if self.split == "val":
+            notes.append("Best validation accuracy: the epoch was chosen by it, so it is for choices, not for claims.")
+        notes += [f"{row.name} at {row.fraction:g}: {row.failure}" for row in self.rows() if row.failure]
+        return notes
+
+    def to_markdown(self) -> str:
+        head, cells = self.table()
+        marks = ["---", *["---:"] * (len(head) - 1)]
+        lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in (head, marks, *cells)]
+        return "\n".join([*lines, "", *(f"{note}\n" for note in self.notes())]).rstrip() + "\n"
+
+    def to_csv(self) -> str:
+        buffer = io.StringIO()
+        writer = csv.writer(buffer, lineterminator="\n")
+        rows = [_flat(row) for row in self.rows()]
+        writer.writerow(rows[0])
+        writer.writerows([" ".join(map(str, v)) if isinstance(v, list) else v for v in row.values()] for row in rows)
+        return buffer.getvalue()
+
+    def to_json(self) -> str:
+        """The rows, with null where a number is not known."""
+        rows = [
+            {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in _flat(row).items()}
+            for row in self.rows()
+        ]
+        plan = {"split": self.split, "seeds": self.seeds, "budget_seconds": self.budget_seconds}
+        return json.dumps({**plan, "rows": rows}, indent=1, ensure_ascii=False)
+
+    def write(self) -> None:
+        """Write the tables and the page."""
+        write_text(self.folder / "table.md", self.to_markdown())
+        write_text(self.folder / "table.csv", self.to_csv())
+        self.write_page()
+        self.save()
+
+    def write_page(self) -> Path:
+        from vitling.studies.page import study_page  # here, because matplotlib takes long to import
+
+        return write_page(study_page(self), self.folder / "study.html")
+
+
+def confidence_interval(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and half of the 95 % confidence interval, Student's t; nan where there are too few values."""
+    from scipy.special import stdtrit  # takes long to import
+
+    if len(values) < 2:
+        return (values[0] if values else math.nan), math.nan
+    return mean(values), float(stdtrit(len(values) - 1, 0.975)) * stdev(values) / math.sqrt(len(values))
+
+
+def plus_minus(centre: float, half: float, sign: str = "") -> str:
+    if math.isnan(centre):
+        return "–"
+    return f"{centre:{sign}.2f}" + ("" if math.isnan(half) else f" ± {half:.2f}")
+
+
+def short_number(number: float) -> str:
+    """A count in three digits: 5.20 k, 0.70 M, 1.35 G."""
+    for limit, unit, name in ((1e9, 1e9, "G"), (1e5, 1e6, "M"), (1e3, 1e3, "k")):
+        if number >= limit:
+            scaled = number / unit
+            return f"{scaled:.{2 if scaled < 10 else 1 if scaled < 100 else 0}f} {name}"
+    return str(number)
+
+
+def slug(name: str) -> str:
+    """A name as a folder."""
+    return re.sub(r"[^\w.=+-]+", "-", name).strip("-.") or "-"
+
+
+def run_label(name: str, fraction: float, seed: int) -> str:
+    return f"{name}, seed {seed}" if fraction == 1 else f"{name}, {fraction:g} of the data, seed {seed}"
+
+
+def evaluation_file(run: Run) -> Path:
+    return run.path / "evaluation-test.json"
+
+
+def _files_in(folder: Path) -> list[str]:
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file; choose another folder with --out.")
+    return sorted(p.name for p in folder.iterdir() if not p.name.startswith(".")) if folder.exists() else []
+
+
+def _flat(row: Row) -> dict:
+    return {key: value for key, value in vars(row).items() if key != "recipe"}
+
+
+def _mean(values: Sequence[float], default: float = math.nan) -> float:
+    return mean(values) if values else default

@@ -1,0 +1,182 @@
+"""study(recipes, folder): a grid of recipes, data fractions and seeds, trained to the end."""
+
+import os
+import time
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from vitling.callbacks import Listener, StudyListener
+from vitling.data.pipeline.training_data import open_recipe_data
+from vitling.errors import UserError, did_you_mean
+from vitling.evaluation.evaluation import evaluate
+from vitling.planning.speed import fit_epochs, measure_paces
+from vitling.recipes import Recipe
+from vitling.runs.run import Run
+from vitling.studies.engines.local import Workers
+from vitling.studies.results import Key, Row, Study, evaluation_file, run_label, slug
+from vitling.training.loop import train
+from vitling.training.settings import Settings, check_precision
+from vitling.training.signals import Interrupted, interruption
+
+SPLITS = ("test", "val")
+
+
+def study(
+    recipes: dict[str, Recipe],
+    folder: str | Path,
+    *,
+    seeds: int | Sequence[int] = 3,
+    fractions: Sequence[float] = (1.0,),
+    budget_seconds: float | None = None,
+    split: str = "test",
+    jobs: int = 1,
+    settings: Settings | None = None,
+    listener: StudyListener | None = None,
+) -> Study:
+    """Train every recipe with every seed on every fraction of the data, then write the table and the page.
+
+    The same call again goes on where it stopped. `split="val"` compares best validation accuracies, for making choices;
+    `"test"` looks at the test split, once per run. `budget_seconds` is wall time per run, equal for all recipes.
+    """
+    seeds = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
+    settings, listener = settings or Settings(), listener or StudyListener()
+    if jobs > 1 and not settings.threads:
+        settings = replace(settings, threads=max(1, torch.get_num_threads() // jobs))
+    _check_plan(recipes, seeds, fractions, split, jobs, settings)
+    result = Study(folder)
+    with Run(folder).locked():
+        result.plan(recipes, seeds, fractions, budget_seconds, split)
+        _check_data(recipes, split, settings)
+        if budget_seconds:
+            _measure(result, settings, listener)
+        result.check_runs()
+        result.save()
+        _complete(result, jobs, settings, listener)
+        result.write()
+    return result
+
+
+def complete_run(recipe: Recipe, path: Path, *, split: str, settings: Settings, listener: Listener) -> None:
+    """Train to the end and, where that is the study's split, look at the test split: once, whatever happens later."""
+    run = Run(path)
+    if not run.finished:
+        train(recipe, path, settings=replace(settings, began=time.monotonic()), listener=listener)
+    if split == "test" and not evaluation_file(run).exists():
+        evaluate(run, reading=settings.reading, on_progress=listener.decoding)
+
+
+def _complete(study: Study, jobs: int, settings: Settings, listener: StudyListener) -> None:
+    """Complete every run; what one of them refuses is written down and does not stop the others."""
+    todo = [key for key, run in study.runs.items() if study.score(run) is None]
+    listener.planned(len(study.runs), len(study.runs) - len(todo))
+    workers = Workers() if jobs > 1 else None
+    complete = workers.complete_run if workers else complete_run
+
+    def work(key: Key) -> str:
+        """Complete one run: the reason where it failed."""
+        run, where = study.runs[key], study.run_settings(key[0], settings)
+        try:
+            recipe, hears = study.run_recipe(*key), listener.began(run_label(*key))
+            complete(recipe, run.path, split=study.split, settings=where, listener=hears)
+            return ""
+        except UserError as error:
+            return str(error)
+
+    def done(key: Key, reason: str) -> None:
+        study.failures |= {key: reason} if reason else {}
+        study.save()
+        score = study.score(study.runs[key])
+        listener.ended(run_label(*key), reason or f"{score:.2f} %")
+
+    if workers is None:
+        for key in todo:
+            done(key, work(key))
+        return
+    with interruption() as wish, ThreadPoolExecutor(jobs) as pool:
+        waiting = {pool.submit(work, key): key for key in todo}
+        try:
+            while waiting:
+                ended, _ = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
+                if wish.asked and not workers.stopping:
+                    workers.stop()
+                for future in ended:
+                    key = waiting.pop(future)
+                    if not isinstance(future.exception(), Interrupted):
+                        done(key, future.result())
+        except BaseException:  # a second Ctrl-C, or an error of ours: leave nobody behind
+            workers.stop()
+            raise
+    if workers.stopping:
+        raise Interrupted(f"saved the runs of {study.folder}; the same command resumes them")
+
+
+def _measure(study: Study, settings: Settings, listener: StudyListener) -> None:
+    """Measure the recipes that have no pace yet.
+
+    A recipe that joins later is measured in turns with the first one known, and counts as if it had been there then.
+    """
+    missing = {name: study.recipes[name] for name in study.names if name not in study.paces}
+    if not missing:
+        return
+    yardstick = next(iter(study.paces), None)
+    measured = {**({yardstick: study.recipes[yardstick]} if yardstick else {}), **missing}
+    paces = measure_paces(
+        measured,
+        study.folder / "measuring",
+        settings=settings,
+        budget_seconds=study.budget_seconds,
+        on_progress=listener.measuring,
+    )
+    slower = study.paces[yardstick].step / paces.pop(yardstick).step if yardstick else 1.0
+    study.paces |= {name: pace.scaled(slower) for name, pace in paces.items()}
+    for name in missing:
+        for fraction in study.fractions:
+            try:
+                epochs, _ = fit_epochs(study.paces[name], study.budget_seconds, fraction)
+            except UserError as error:
+                raise UserError(f"{name}: {error}") from None
+            part = "" if fraction == 1 else f", {fraction:g} of the data"
+            pace = f"{1000 * study.paces[name].step:.0f} ms a step"
+            listener.say(f"{name}{part}: {pace}, so epochs={epochs} in {study.budget_seconds:g} s")
+
+
+def _check_plan(recipes: dict[str, Recipe], seeds, fractions, split: str, jobs: int, settings: Settings) -> None:
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UserError("a study starts its runs itself; leave the launcher out and use --jobs for several at once.")
+    if settings.budget_seconds:
+        raise UserError("a study's budget is its own budget_seconds; leave that of the settings out.")
+    check_precision(settings.precision)
+    if not recipes:
+        raise UserError("a study needs at least one recipe; `vitling list recipes` shows all.")
+    if split not in SPLITS:
+        raise UserError(f"unknown split '{split}'; a study compares test or val. {did_you_mean(split, SPLITS)}")
+    for what, values in (("seeds", seeds), ("fractions", list(fractions))):
+        if not values or len(set(values)) < len(values):
+            raise UserError(f"{what}={','.join(map(str, values)) or 'none'} must be one or more, each once.")
+    for fraction in fractions:
+        if not 0 < fraction <= 1:
+            raise UserError(f"the fraction {fraction:g} is out of range; it must be more than 0 and at most 1.")
+    if min(seeds) < 0:
+        raise UserError(f"the seed {min(seeds)} is out of range; it must be at least 0.")
+    if jobs < 1:
+        raise UserError(f"--jobs {jobs} is out of range; it must be at least 1.")
+    folders: dict[str, str] = {}
+    for name in recipes:
+        other = folders.setdefault(slug(name).lower(), name)
+        if other != name:
+            raise UserError(f"the names '{other}' and '{name}' are one as folders; rename one of them.")
+
+
+def _check_data(recipes: dict[str, Recipe], split: str, settings: Settings) -> None:
+    """Open each dataset: what cannot be read, or has no test split, is said before hours are spent."""
+    for recipe in {(recipe.data, recipe.channels): recipe for recipe in recipes.values()}.values():
+        dataset = open_recipe_data(recipe, settings.reading)
+        if split == "test" and "test" not in dataset.splits:
+            raise UserError(f"{dataset.name} has no test split; compare the part held out of training: --split val.")
+
+
+__all__ = ["Row", "Study", "study"]

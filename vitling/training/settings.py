@@ -1,0 +1,29 @@
+"""Where and how a run happens."""
+
+import time
+from dataclasses import dataclass, field
+
+import torch
+
+from vitling.data.pipeline.reading import Reading
+from vitling.errors import UserError
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where and how a run happens; nothing here defines the experiment."""
+
+    precision: str = "no"  # no (float32) | bf16 | fp16
+    threads: int | None = None  # None: one or all, whichever is faster for this model
+    budget_seconds: float | None = None
+    began: float = field(default_factory=time.monotonic)  # what wall time and budget count from
+    checkpoint_seconds: float = 60.0
+    trackers: tuple[str, ...] = ()
+    reading: Reading = field(default_factory=Reading)
+
+
+def check_precision(precision: str) -> None:
+    if precision not in ("no", "bf16", "fp16"):
+        raise UserError(f"--precision {precision} is not one of no, bf16, fp16.")
+    if precision == "fp16" and not torch.cuda.is_available():
+        raise UserError("--precision fp16 needs a GPU; on a CPU use bf16 or no.")
