@@ -31,12 +31,15 @@ _PUBLIC = {
     "study": "vitling.studies.study",
     "train": "vitling.training.loop",
 }
+_LIGHT = ("vitling.callbacks", "vitling.errors", "vitling.recipes")  # need no torch
 _PACKAGES = ("data", "diagnose", "methods", "models", "recipes")  # as in vitling.diagnose.linear_cka
 __all__ = ["__version__", "register_models", *sorted(_PUBLIC)]
 
 
 def __getattr__(name: str):
     if name in _PUBLIC:
+        if _PUBLIC[name] not in _LIGHT:
+            register_models()
         value = getattr(_import_module(_PUBLIC[name]), name)
         globals()[name] = value
         return value
@@ -57,7 +60,7 @@ def register_models() -> None:
 def _is_the_command() -> bool:
     """Whether this process is the `vitling` command. It registers models when it needs them: --help does not wait for torch."""
     if _sys.argv[:1] == ["-m"]:  # the name of a module that is being looked for
-        return any(argument == "vitling" or argument.startswith("vitling.") for argument in _sys.orig_argv)
+        return "vitling" in _sys.orig_argv
     return _Path(*_sys.argv[:1]).stem == "vitling"
 
 

@@ -1,24 +1,40 @@
-"""What a run tells while it works. Free of torch, so that the command line starts fast."""
+"""Callback: how anything that takes a while says what it does. Free of torch, so that the command line starts fast."""
 
 
-class Listener:
-    """Hears a run and shows nothing; the command line's listeners show it."""
+class Callback:
+    """Told what happens, and shows nothing; subclasses override what they want to know.
 
-    def say(self, text: str) -> None: ...
-    def decoding(self, split: str, done: int, total: int) -> None: ...
-    def started(self, facts: dict) -> None: ...
-    def stepped(self, epoch: int, step: int, steps: int, loss: float, images_per_second: float) -> None: ...
-    def validated(self, record: dict, timing: dict) -> None: ...
-    def finished(self, run) -> None: ...
+    Every function that works for longer than a moment takes one as `callback`.
+    """
+
+    def log(self, message: str) -> None:
+        """Something worth a line."""
+
+    def on_progress(self, task: str, done: int, total: int | None) -> None:
+        """So much of a task is done; a total of None is not known."""
+
+    def on_start(self, facts: dict) -> None:
+        """Training begins, or goes on: model, data, epochs and more, by name."""
+
+    def on_step(self, epoch: int, step: int, steps: int, loss: float, images_per_second: float) -> None:
+        """A step of an epoch, counted from 1, of so many in that epoch."""
+
+    def on_validation(self, record: dict, timing: dict) -> None:
+        """What is written into metrics.jsonl, with the best so far, and into timing.jsonl."""
+
+    def on_end(self, run) -> None:
+        """Training has ended; the run directory holds everything."""
 
 
-class StudyListener(Listener):
-    """Hears a study, and each of its runs through a listener of its own."""
+class StudyCallback(Callback):
+    """Told about a study, and about each of its runs through a callback of its own."""
 
-    def measuring(self, done: int, total: int) -> None: ...
-    def planned(self, runs: int, finished: int) -> None: ...
-    def ended(self, label: str, outcome: str) -> None: ...
+    def on_study_start(self, runs: int, finished: int) -> None:
+        """So many runs are planned, and so many of them are finished already."""
 
-    def began(self, label: str) -> Listener:
-        """What will hear the run of that label."""
-        return Listener()
+    def on_run_start(self, label: str) -> Callback:
+        """What will be told about the run of that label."""
+        return Callback()
+
+    def on_run_end(self, label: str, outcome: str) -> None:
+        """A score, or the reason of a failure."""

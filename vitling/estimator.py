@@ -198,8 +198,8 @@ class ViTClassifier(ClassifierMixin, BaseEstimator):
     def _train(self, recipe: Recipe, budget: float | None, folder: Path) -> Run:
         settings = Settings(threads=self.threads, budget_seconds=budget)
         try:
-            with terminal.show_training() if self.verbose else nullcontext() as listener:
-                run = train(recipe, folder, settings=settings, listener=listener)
+            with terminal.show_training() if self.verbose else nullcontext() as callback:
+                run = train(recipe, folder, settings=settings, callback=callback)
         except Interrupted:
             raise KeyboardInterrupt from None
         return run

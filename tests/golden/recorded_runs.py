@@ -20,7 +20,7 @@ import torch
 from safetensors.torch import load_file
 
 import vitling
-from vitling.callbacks import Listener
+from vitling.callbacks import Callback
 from vitling.data.pipeline.reading import Reading
 from vitling.recipes import Augment, Optim, Recipe, override, save_recipe
 from vitling.training.loop import train
@@ -56,13 +56,13 @@ def ema(folder: Path) -> None:
 def resumed(folder: Path) -> None:
     """Interrupted in its second epoch and taken up again: the numbers are those of `ema`."""
 
-    class StopAt(Listener):
-        def stepped(self, epoch, step, steps, loss, images_per_second):
+    class StopAt(Callback):
+        def on_step(self, epoch, step, steps, loss, images_per_second):
             if epoch * steps + step == 7:
                 os.kill(os.getpid(), signal.SIGINT)
 
     try:
-        train(BASE, folder, settings=ONE_THREAD, listener=StopAt())
+        train(BASE, folder, settings=ONE_THREAD, callback=StopAt())
         raise AssertionError("it was not interrupted")
     except Interrupted:
         train(BASE, folder, settings=ONE_THREAD)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from browser import CHROMIUM, open_browser
 from PIL import Image
+from recorder import Recorder
 
 import vitling
 from vitling.data.sources.images import fit_image
@@ -72,10 +73,10 @@ def test_the_page_and_the_command_line_say_the_same(run, viewer, picture):
 def test_features_of_the_training_images_are_computed_once(run, viewer):
     kept = run.path / "neighbours-best.safetensors"
     stamp = kept.stat().st_mtime_ns
-    calls = []
-    again = open_viewer(run, on_progress=lambda *args: calls.append(args))
+    recorder = Recorder()
+    again = open_viewer(run, callback=recorder)
     assert kept.stat().st_mtime_ns == stamp
-    assert not calls
+    assert not recorder.progress
     assert again.neighbours.features.equal(viewer.neighbours.features)
     kept.write_bytes(kept.read_bytes()[:100])
     assert open_viewer(run).neighbours.features.equal(viewer.neighbours.features)

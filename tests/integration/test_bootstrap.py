@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from ten_classes import write_ten_classes
 
 import vitling
-from vitling.callbacks import Listener
+from vitling.callbacks import Callback
 from vitling.recipes import Augment, Optim, Recipe, override, replace, save_recipe
 from vitling.training.loop import train
 from vitling.training.settings import Settings
@@ -42,13 +42,13 @@ FORMS = {
 }
 
 
-class StopAt(Listener):
+class StopAt(Callback):
     """Behaves like a user who presses Ctrl-C in a given step."""
 
     def __init__(self, step):
         self.at = step
 
-    def stepped(self, epoch, step, steps, loss, images_per_second):
+    def on_step(self, epoch, step, steps, loss, images_per_second):
         if epoch * steps + step == self.at:
             os.kill(os.getpid(), signal.SIGINT)
 
@@ -58,7 +58,7 @@ def test_a_resumed_run_repeats_the_uninterrupted_one_agent_included(form, tmp_pa
     recipe = replace(RECIPE, method_args=FORMS[form])
     train(recipe, tmp_path / "whole")
     with pytest.raises(Interrupted):
-        train(recipe, tmp_path / "run", listener=StopAt(3))
+        train(recipe, tmp_path / "run", callback=StopAt(3))
     train(recipe, tmp_path / "run")
     states = [vitling.load_run(tmp_path / name).load_checkpoint()[0] for name in ("whole", "run")]
     assert any(key.startswith("agent.") for key in states[0]["method"])
@@ -163,7 +163,7 @@ def test_a_student_trains_and_resumes_with_a_teacher_from_a_run(tmp_path):
     )
     whole = train(recipe, tmp_path / "whole")
     with pytest.raises(Interrupted):
-        train(recipe, tmp_path / "run", listener=StopAt(3))
+        train(recipe, tmp_path / "run", callback=StopAt(3))
     run = train(recipe, tmp_path / "run")
     assert run.metrics() == whole.metrics()
     assert {"train_student_label", "train_student_from_teacher"} <= run.metrics()[-1].keys()

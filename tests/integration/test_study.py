@@ -11,7 +11,7 @@ import pytest
 from command import call
 
 import vitling
-from vitling.callbacks import Listener, StudyListener
+from vitling.callbacks import Callback, StudyCallback
 from vitling.errors import UserError
 from vitling.recipes import Augment, Optim, Recipe, override, save_recipe
 from vitling.studies.study import Study, study
@@ -41,7 +41,7 @@ def finished(tmp_path_factory):
     return study(recipes, folder, seeds=2, fractions=(0.5, 1.0), settings=ONE_THREAD)
 
 
-class StopAt(StudyListener):
+class StopAt(StudyCallback):
     """A user who presses Ctrl-C in a given step of a given run."""
 
     def __init__(self, label, step):
@@ -50,8 +50,8 @@ class StopAt(StudyListener):
     def began(self, label):
         outer = self
 
-        class Run(Listener):
-            def stepped(self, epoch, step, steps, loss, images_per_second):
+        class Run(Callback):
+            def on_step(self, epoch, step, steps, loss, images_per_second):
                 if label == outer.label and epoch * steps + step == outer.step:
                     os.kill(os.getpid(), signal.SIGINT)
 
@@ -91,12 +91,12 @@ def test_finished_runs_are_found_again_and_only_new_ones_are_trained(tmp_path):
     before = (first.runs["small", 1.0, 0].path / "run.json").read_text()
     began = []
 
-    class Count(StudyListener):
+    class Count(StudyCallback):
         def began(self, label):
             began.append(label)
-            return Listener()
+            return Callback()
 
-    second = study({"small": SMALL, "fast": FAST}, tmp_path, seeds=[0], settings=ONE_THREAD, listener=Count())
+    second = study({"small": SMALL, "fast": FAST}, tmp_path, seeds=[0], settings=ONE_THREAD, callback=Count())
     assert began == ["fast, seed 0"]
     assert (second.runs["small", 1.0, 0].path / "run.json").read_text() == before
     assert json.loads(before)["test_looks"] == 1
@@ -107,14 +107,14 @@ def test_finished_runs_are_found_again_and_only_new_ones_are_trained(tmp_path):
 def test_an_interrupted_study_goes_on_and_ends_as_the_uninterrupted_one(finished, tmp_path):
     arguments = dict(recipes={"small": SMALL, "fast": FAST}, folder=tmp_path, seeds=1, settings=ONE_THREAD)
     with pytest.raises(Interrupted):
-        study(**arguments, listener=StopAt("fast, seed 0", step=3))
+        study(**arguments, callback=StopAt("fast, seed 0", step=3))
     assert Study(tmp_path).runs["fast", 1.0, 0].info["status"] == "interrupted"
     resumed = study(**arguments)
     assert [row.scores for row in resumed.rows()] == [row.scores[:1] for row in finished.rows()[2:]]
 
 
 def test_two_processes_give_the_results_of_one_and_ctrl_c_saves_what_they_do(finished, tmp_path):
-    class Impatient(StudyListener):
+    class Impatient(StudyCallback):
         """Presses Ctrl-C when one run has ended and the other one is in the middle."""
 
         def __init__(self):
@@ -126,7 +126,7 @@ def test_two_processes_give_the_results_of_one_and_ctrl_c_saves_what_they_do(fin
                 os.kill(os.getpid(), signal.SIGINT)
 
         def began(self, label):
-            run = Listener()
+            run = Callback()
             if label == "long, seed 0":
                 run.validated = lambda record, timing: self.happened("validated")
             return run
@@ -136,7 +136,7 @@ def test_two_processes_give_the_results_of_one_and_ctrl_c_saves_what_they_do(fin
 
     recipes = {"small": SMALL, "long": override(SMALL, ["epochs=100000"])}
     with pytest.raises(Interrupted, match="the same command resumes them"):
-        study(recipes, tmp_path, seeds=1, jobs=2, settings=ONE_THREAD, listener=Impatient())
+        study(recipes, tmp_path, seeds=1, jobs=2, settings=ONE_THREAD, callback=Impatient())
     stopped = Study(tmp_path)
     assert stopped.rows()[0].scores == finished.rows()[2].scores[:1]
     assert stopped.runs["long", 1.0, 0].info["status"] == "interrupted"

@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from recorder import Recorder
 from safetensors.torch import load_file
 
 import vitling
-from vitling.callbacks import Listener
+from vitling.callbacks import Callback
 from vitling.errors import UserError
 from vitling.recipes import Augment, Optim, Recipe, override, replace
 from vitling.training.loop import train
@@ -44,23 +45,23 @@ STUDENT = Recipe(
 )
 
 
-class StopAt(Listener):
+class StopAt(Callback):
     """Behaves like a user who presses Ctrl-C in a given step of the run with so many steps per epoch."""
 
     def __init__(self, step, steps):
         self.at, self.steps = step, steps
 
-    def stepped(self, epoch, step, steps, loss, images_per_second):
+    def on_step(self, epoch, step, steps, loss, images_per_second):
         if steps == self.steps and epoch * steps + step == self.at:
             os.kill(os.getpid(), signal.SIGINT)
 
 
-class Sayings(Listener):
+class Sayings(Callback):
     def __init__(self):
         self.lines = []
 
-    def say(self, text):
-        self.lines.append(text)
+    def log(self, message):
+        self.lines.append(message)
 
 
 def assert_same_run(a: Path, b: Path):
@@ -77,10 +78,10 @@ def annotator(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def labels(annotator, tmp_path_factory):
-    said = []
-    maps = vitling.relabel(annotator, "digits", tmp_path_factory.mktemp("maps") / "digits", size=32, say=said.append)
+    recorder = Recorder()
+    maps = vitling.relabel(annotator, "digits", tmp_path_factory.mktemp("maps") / "digits", size=32, callback=recorder)
     assert maps.header.grid == (4, 4)
-    assert said[0].startswith("1,438 label maps of 4 x 4 cells with 5 of 10 classes: 345 KB in ")
+    assert recorder.messages[0].startswith("1,438 label maps of 4 x 4 cells with 5 of 10 classes: 345 KB in ")
     return vitling.relabel(annotator, "digits", maps.folder.parent / "own_size")
 
 
@@ -106,7 +107,7 @@ def test_relabel_then_train_then_evaluate(annotator, labels, trained):
 @pytest.mark.parametrize("step", [7, 20])  # in the middle, and at the end of the first epoch
 def test_a_resumed_run_repeats_the_uninterrupted_one(student, trained, tmp_path, step):
     with pytest.raises(Interrupted):
-        train(student, tmp_path / "run", listener=StopAt(step, 20))
+        train(student, tmp_path / "run", callback=StopAt(step, 20))
     train(student, tmp_path / "run")
     assert_same_run(tmp_path / "run", trained.path)
 
@@ -142,13 +143,13 @@ def test_one_command_trains_the_annotator_too_and_resumes_inside_it(student, tmp
     arguments = dict(relabel="auto", annotator_epochs=3)
     recipe = replace(student, method_args=arguments, fraction=0.1, epochs=2, batch_size=32)
     heard = Sayings()
-    train(recipe, tmp_path / "whole", listener=heard)
+    train(recipe, tmp_path / "whole", callback=heard)
     assert "training a small CNN that will label the tokens" in heard.lines
     kept = vitling.load_run(tmp_path / "whole" / "annotator")
     assert (kept.recipe.seed, kept.recipe.epochs) == (recipe.seed, 3)
     assert kept.info["data"]["train_images"] == vitling.load_run(tmp_path / "whole").info["data"]["train_images"]
     with pytest.raises(Interrupted, match="annotator at step 3"):
-        train(recipe, tmp_path / "parts", listener=StopAt(3, 4))
+        train(recipe, tmp_path / "parts", callback=StopAt(3, 4))
     assert not (tmp_path / "parts" / "labels").exists()
     train(recipe, tmp_path / "parts")
     assert_same_run(tmp_path / "parts", tmp_path / "whole")

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 
 import vitling
-from vitling.callbacks import Listener
+from vitling.callbacks import Callback
 from vitling.errors import UserError
 from vitling.methods import Method
 from vitling.recipes import Augment, Optim, Recipe, override, replace
@@ -40,34 +40,34 @@ RECIPE = Recipe(
 )
 
 
-class StopAt(Listener):
+class StopAt(Callback):
     """Behaves like a user who presses Ctrl-C in a given step."""
 
     def __init__(self, step):
         self.at = step
 
-    def stepped(self, epoch, step, steps, loss, images_per_second):
+    def on_step(self, epoch, step, steps, loss, images_per_second):
         if epoch * steps + step == self.at:
             os.kill(os.getpid(), signal.SIGINT)
 
 
-class CrashAt(Listener):
+class CrashAt(Callback):
     """The process dies in a given step: nothing is saved on the way out."""
 
     def __init__(self, step):
         self.at = step
 
-    def stepped(self, epoch, step, steps, loss, images_per_second):
+    def on_step(self, epoch, step, steps, loss, images_per_second):
         if epoch * steps + step == self.at:
             raise SystemExit("the power went")
 
 
-class Sayings(Listener):
+class Sayings(Callback):
     def __init__(self):
         self.lines = []
 
-    def say(self, text):
-        self.lines.append(text)
+    def log(self, message):
+        self.lines.append(message)
 
 
 def method_in_training() -> Method:
@@ -100,7 +100,7 @@ def test_the_loss_falls(uninterrupted):
 @pytest.mark.parametrize("step", [4, 10, 13])  # inside the first epoch, at its end, inside the second
 def test_a_resumed_run_repeats_the_uninterrupted_one(uninterrupted, tmp_path, step):
     with pytest.raises(Interrupted, match=f"step {step}; the same command resumes it"):
-        train(RECIPE, tmp_path / "run", listener=StopAt(step))
+        train(RECIPE, tmp_path / "run", callback=StopAt(step))
     assert vitling.load_run(tmp_path / "run").info["status"] == "interrupted"
     train(RECIPE, tmp_path / "run")
     assert_same_run(tmp_path / "run", uninterrupted)
@@ -109,7 +109,7 @@ def test_a_resumed_run_repeats_the_uninterrupted_one(uninterrupted, tmp_path, st
 @pytest.mark.parametrize("step", [1, 9, 10, 11, 20, 29, 30])  # around the ends of epochs, where a validation follows
 def test_a_run_that_dies_at_any_step_repeats_the_uninterrupted_one(uninterrupted, tmp_path, step):
     with pytest.raises(SystemExit):
-        train(RECIPE, tmp_path / "run", settings=Settings(checkpoint_seconds=0), listener=CrashAt(step))
+        train(RECIPE, tmp_path / "run", settings=Settings(checkpoint_seconds=0), callback=CrashAt(step))
     train(RECIPE, tmp_path / "run")
     assert_same_run(tmp_path / "run", uninterrupted)
 
@@ -123,7 +123,7 @@ def test_every_kind_of_run_resumes_exactly(settings, tmp_path):
     recipe = override(RECIPE, settings)
     train(recipe, tmp_path / "whole")
     with pytest.raises(SystemExit):
-        train(recipe, tmp_path / "run", settings=Settings(checkpoint_seconds=0), listener=CrashAt(15))
+        train(recipe, tmp_path / "run", settings=Settings(checkpoint_seconds=0), callback=CrashAt(15))
     train(recipe, tmp_path / "run")
     assert_same_run(tmp_path / "run", tmp_path / "whole")
 
@@ -134,7 +134,7 @@ def test_data_that_changed_meanwhile_is_refused(tmp_path):
     np.savez(tmp_path / "data.npz", train_images=images, **arrays)
     recipe = replace(RECIPE, data=str(tmp_path / "data.npz"))
     with pytest.raises(Interrupted):
-        train(recipe, tmp_path / "run", listener=StopAt(3))
+        train(recipe, tmp_path / "run", callback=StopAt(3))
     np.savez(tmp_path / "data.npz", train_images=255 - images, **arrays)
     with pytest.raises(UserError, match="has changed since"):
         train(recipe, tmp_path / "run")
@@ -184,11 +184,11 @@ def test_a_signal_to_all_processes_saves_says_how_to_resume_and_exits_cleanly(tm
 def test_a_torn_checkpoint_is_noticed_and_the_one_before_it_used(uninterrupted, tmp_path):
     for step in (6, 14):
         with pytest.raises(Interrupted):
-            train(RECIPE, tmp_path / "run", listener=StopAt(step))
+            train(RECIPE, tmp_path / "run", callback=StopAt(step))
     newest = max((tmp_path / "run" / "checkpoint").glob("step-*.pt"))
     newest.write_bytes(newest.read_bytes()[: newest.stat().st_size // 2])
     heard = Sayings()
-    train(RECIPE, tmp_path / "run", listener=heard)
+    train(RECIPE, tmp_path / "run", callback=heard)
     assert any("is torn or missing" in line for line in heard.lines)
     assert any("at step 6" in line for line in heard.lines)
     assert_same_run(tmp_path / "run", uninterrupted)
@@ -219,7 +219,7 @@ def test_a_folder_with_other_files_is_never_used(tmp_path):
 
 def test_a_checkpoint_of_another_recipe_is_refused(tmp_path):
     with pytest.raises(Interrupted):
-        train(RECIPE, tmp_path / "run", listener=StopAt(3))
+        train(RECIPE, tmp_path / "run", callback=StopAt(3))
     text = (tmp_path / "run" / "recipe.yaml").read_text()
     (tmp_path / "run" / "recipe.yaml").write_text(text.replace("lr: 0.002", "lr: 0.004"))
     with pytest.raises(UserError, match="is of another recipe"):
@@ -268,15 +268,15 @@ def test_a_loss_that_is_no_number_stops_the_run_and_names_the_step(tmp_path):
 
 
 def test_a_loss_that_is_no_number_leaves_the_last_good_checkpoint(tmp_path):
-    class Poison(Listener):
+    class Poison(Callback):
         """Puts a nan into the weights in the twelfth step."""
 
-        def stepped(self, epoch, step, steps, loss, images_per_second):
+        def on_step(self, epoch, step, steps, loss, images_per_second):
             if epoch * steps + step == 12:
                 method_in_training().model.cls_token.data.fill_(float("nan"))
 
     with pytest.raises(UserError, match="at step 13"):
-        train(RECIPE, tmp_path / "run", settings=Settings(checkpoint_seconds=0), listener=Poison())
+        train(RECIPE, tmp_path / "run", settings=Settings(checkpoint_seconds=0), callback=Poison())
     state, torn = vitling.load_run(tmp_path / "run").load_checkpoint()
     assert not torn
     assert state["step"] == 11  # the weights after step 12 are the poisoned ones
@@ -284,13 +284,13 @@ def test_a_loss_that_is_no_number_leaves_the_last_good_checkpoint(tmp_path):
 
 
 def test_weights_that_break_in_the_very_last_step_are_noticed(tmp_path):
-    class Poison(Listener):
-        def stepped(self, epoch, step, steps, loss, images_per_second):
+    class Poison(Callback):
+        def on_step(self, epoch, step, steps, loss, images_per_second):
             if epoch * steps + step == 30:
                 method_in_training().model.cls_token.data.fill_(float("nan"))
 
     with pytest.raises(UserError, match="val_loss=nan"):
-        train(replace(RECIPE, ema_decay=0.0), tmp_path / "run", listener=Poison())
+        train(replace(RECIPE, ema_decay=0.0), tmp_path / "run", callback=Poison())
     assert not vitling.load_run(tmp_path / "run").finished
 
 
@@ -332,7 +332,7 @@ def test_fine_tuning_at_another_size_and_class_count_starts_from_a_run(uninterru
         RECIPE, {"data": str(tmp_path / "three.npz"), "init": str(uninterrupted), "freeze": "blocks.*,patch_embed.*",
                  "epochs": 2, "batch_size": 16, "val_fraction": 0.2, "optim.lr_factors": {"head.*": 2.0}},
     )  # fmt: skip
-    run = train(recipe, tmp_path / "run", listener=heard)
+    run = train(recipe, tmp_path / "run", callback=heard)
     before, after = (
         load_file(uninterrupted / "best" / "model.safetensors"),
         load_file(run.path / "last" / "model.safetensors"),
@@ -404,7 +404,7 @@ def test_fp16_without_a_gpu_is_refused(tmp_path):
 
 def test_compile_auto_says_that_a_short_run_does_not_repay_it(tmp_path):
     heard = Sayings()
-    train(override(RECIPE, ["compile=auto", "epochs=2", "batch_size=64"]), tmp_path / "run", listener=heard)
+    train(override(RECIPE, ["compile=auto", "epochs=2", "batch_size=64"]), tmp_path / "run", callback=heard)
     assert any("not compiling" in line for line in heard.lines)
 
 

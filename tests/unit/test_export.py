@@ -13,6 +13,7 @@ import timm
 import torch
 import yaml
 from PIL import Image
+from recorder import Recorder
 
 import vitling
 from vitling.data.pipeline.preprocessing import Preprocessing
@@ -201,9 +202,9 @@ def test_a_run_whose_data_is_gone_is_compared_on_noise_and_says_so(tmp_path):
         "compared on noise instead of images",
         "exported without a temperature",
     ]
-    notes = []
-    predict(exported.path, sorted((tmp_path / "elsewhere" / "test").rglob("*.png")), say=notes.append)
-    assert notes == ["timm was exported without a temperature: its probabilities are not calibrated"]
+    recorder = Recorder()
+    predict(exported.path, sorted((tmp_path / "elsewhere" / "test").rglob("*.png")), callback=recorder)
+    assert recorder.messages == ["timm was exported without a temperature: its probabilities are not calibrated"]
 
 
 # What is refused

@@ -8,6 +8,7 @@ import PIL
 import pytest
 import torch
 from PIL import Image
+from recorder import Recorder
 
 from vitling.data import ArrayImages, BadImage, FileImages, channel_statistics, decode, fit_image, load_image
 from vitling.data.sources.images import read_image, read_layout
@@ -299,12 +300,12 @@ def test_decoding_in_threads_keeps_the_order(tmp_path):
     for i, array in enumerate(arrays):
         Image.fromarray(array).save(tmp_path / f"{i}.png")
     images = FileImages([f"{i}.png" for i in range(70)], np.arange(70), root=tmp_path)
-    seen = []
-    decoded = decode(images, size=(6, 6), channels=3, threads=4, on_progress=lambda *progress: seen.append(progress))
+    recorder = Recorder()
+    decoded = decode(images, size=(6, 6), channels=3, threads=4, callback=recorder)
     assert decoded.dtype == torch.uint8
     assert decoded.shape == (70, 3, 6, 6)
     assert decoded.flatten(1).float().mean(1).tolist() == list(range(70))
-    assert seen == [(32, 70), (64, 70), (70, 70)]
+    assert recorder.progress == [("decoding", done, 70) for done in (32, 64, 70)]
 
 
 def test_the_first_bad_image_ends_decoding_and_leaves_no_thread(tmp_path):

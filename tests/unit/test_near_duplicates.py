@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageEnhance
+from recorder import Recorder
 
 from vitling.data.sources.images import fit_image
 from vitling.planning.near_duplicates import EXACT, SIDE, find_twins, perceptual_hash
@@ -68,10 +69,10 @@ def test_pairs_are_found_across_blocks_too(monkeypatch):
     monkeypatch.setattr("vitling.planning.near_duplicates.BLOCK", 7)
     pictures = [a_picture(seed) for seed in range(40)]
     pictures[33] = as_jpeg(pictures[2], 40)
-    progress = []
-    pairs = find_twins(thumbnails(pictures), on_progress=lambda *done: progress.append(done))
+    recorder = Recorder()
+    pairs = find_twins(thumbnails(pictures), callback=recorder)
     assert pairs.tolist() == [[33, 2]]
-    assert progress[-1] == (40, 40)
+    assert recorder.progress[-1] == ("looking for copies", 40, 40)
 
 
 def test_thousands_of_blank_images_are_copies_and_need_no_list_of_all_pairs():

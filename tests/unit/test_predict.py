@@ -9,6 +9,7 @@ import pytest
 import timm
 import torch
 from PIL import Image
+from recorder import Recorder
 
 import vitling.models  # noqa: F401  (registers our families)
 from vitling.data.pipeline.preprocessing import Preprocessing
@@ -138,10 +139,10 @@ def test_probabilities_are_calibrated_unless_raw_ones_are_asked_for(run, data):
 def test_where_the_validation_images_are_gone_or_changed_a_note_says_that_nothing_is_calibrated(run, data, tmp_path):
     image = Image.open(data / "a" / "0.png")
     image.save(tmp_path / "kept.png")
-    raw, notes = predict(run, tmp_path / "kept.png", calibrated=False), []
+    raw, notes = predict(run, tmp_path / "kept.png", calibrated=False), Recorder()
     (data / "a" / "0.png").unlink()
-    assert predict(run, tmp_path / "kept.png", say=notes.append) == raw
-    assert "has changed since the training" in notes.pop()
+    assert predict(run, tmp_path / "kept.png", callback=notes) == raw
+    assert "has changed since the training" in notes.messages.pop()
     data.rename(data.with_name("elsewhere"))
     with pytest.warns(UserWarning, match="not calibrated"):
         assert predict(run, tmp_path / "kept.png") == raw
@@ -159,15 +160,15 @@ def test_many_images_come_in_their_order_and_as_each_by_itself(run, data, tmp_pa
     files = sorted(data.rglob("*.png")) * 3  # several batches
     (tmp_path / "broken.png").write_bytes(b"no image")
     files.insert(100, tmp_path / "broken.png")
-    seen = []
-    found = predict(run, files, skip_bad_images=True, on_progress=lambda *progress: seen.append(progress))
+    recorder = Recorder()
+    found = predict(run, files, skip_bad_images=True, callback=recorder)
     assert [p.path for p in found] == [str(file) for file in files]
     assert [i for i, p in enumerate(found) if p.skipped] == [100]
     for i in (0, 63, 64, 180):
         (alone,) = predict(run, files[i])
         assert alone.classes == found[i].classes
         assert alone.probabilities == pytest.approx(found[i].probabilities, abs=2e-6)
-    assert ("predicting", 181, 181) in seen
+    assert ("predicting", 181, 181) in recorder.progress
 
 
 def test_no_images_at_all_are_refused(run):

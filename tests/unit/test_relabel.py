@@ -9,8 +9,10 @@ import pytest
 import timm
 import torch
 from PIL import Image
+from recorder import Recorder
 from torch import nn
 
+from vitling.callbacks import Callback
 from vitling.data import open_dataset
 from vitling.data.sources.dataset import Dataset
 from vitling.errors import UserError
@@ -92,12 +94,12 @@ def test_a_stored_class_has_the_probability_that_all_scores_give_it():
 
 def test_a_map_is_of_the_whole_picture_and_says_so(folder, tmp_path):
     model = small_cnn()
-    said = []
-    maps = relabel(model, str(folder), tmp_path / "maps", size=(16, 32), top_k=2, say=said.append)
+    recorder = Recorder()
+    maps = relabel(model, str(folder), tmp_path / "maps", size=(16, 32), top_k=2, callback=recorder)
     head = maps.header
     assert (head.fit, head.size, head.grid, head.top_k, head.images) == ("resize", (16, 32), (2, 4), 2, 30)
     assert head.class_names == ["ant", "bee", "cat"]
-    assert re.fullmatch(r"30 label maps of 2 x 4 cells with 2 of 3 classes: 1.44 KB in .*", said[0])
+    assert re.fullmatch(r"30 label maps of 2 x 4 cells with 2 of 3 classes: 1.44 KB in .*", recorder.messages[0])
     assert (tmp_path / "maps" / "part-00000.npy").stat().st_size - 128 == 1440
     with Image.open(folder / "bee" / "bee_4.png") as image:
         pixels = np.array(image.resize((32, 16), Image.Resampling.BICUBIC))
@@ -115,18 +117,17 @@ def test_an_interrupted_relabeling_goes_on_and_ends_the_same(folder, tmp_path, m
     data = open_dataset(folder)
     relabel(small_cnn(), data, tmp_path / "whole", batch_size=4)
 
-    def stop(name, done, total):
-        if done > 15:
-            raise KeyboardInterrupt
+    class Stop(Callback):
+        def on_progress(self, task, done, total):
+            if done > 15:
+                raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        relabel(small_cnn(), data, tmp_path / "parts", batch_size=4, on_progress=stop)
-    said, seen = [], []
-    relabel(
-        small_cnn(), data, tmp_path / "parts", batch_size=4, say=said.append, on_progress=lambda n, d, t: seen.append(d)
-    )
-    assert "going on after 12 images" in said
-    assert seen == [16, 20, 24, 28, 30]
+        relabel(small_cnn(), data, tmp_path / "parts", batch_size=4, callback=Stop())
+    recorder = Recorder()
+    relabel(small_cnn(), data, tmp_path / "parts", batch_size=4, callback=recorder)
+    assert "going on after 12 images" in recorder.messages
+    assert [done for _, done, _ in recorder.progress] == [16, 20, 24, 28, 30]
     assert (tmp_path / "parts" / "part-00000.npy").read_bytes() == (tmp_path / "whole" / "part-00000.npy").read_bytes()
     with pytest.raises(UserError, match="already holds other label maps"):
         relabel(small_cnn(), data, tmp_path / "parts", top_k=1)

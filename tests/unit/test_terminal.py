@@ -24,12 +24,12 @@ INFO = dict(stopped="all 2 epochs are done", wall_seconds=3.0, best=dict(val_top
 LISTENING = """
 from pathlib import Path
 from vitling.cli import terminal
-with terminal.show_training() as listener:
+with terminal.show_training() as callback:
     for done in (1, 2):
-        listener.decoding("train", done, 2)
-    listener.started({facts})
-    listener.stepped(0, 1, 3, 0.7, 100.0)
-    print(type(listener).__name__)
+        callback.on_progress("reading train", done, 2)
+    callback.on_start({facts})
+    callback.on_step(0, 1, 3, 0.7, 100.0)
+    print(type(callback).__name__)
 """
 
 
@@ -52,19 +52,19 @@ def test_the_live_bar_follows_a_whole_training_in_a_terminal(tmp_path):
     out = io.StringIO()
     with terminal.live_progress(Console(file=out, force_terminal=True, width=80, highlight=False)) as progress:
         live = terminal.Live(progress)
-        live.say("recipe [bold]")
+        live.log("recipe [bold]")
         for split in ("train", "val"):
             for done in (5, 10):
-                live.decoding(split, done, 10)
+                live.on_progress(f"reading {split}", done, 10)
                 progress.refresh()
         assert progress.tasks == []
-        live.started(FACTS)
+        live.on_start(FACTS)
         for epoch in (0, 1):
             for step in (1, 2, 3):
-                live.stepped(epoch, step, 3, 0.75, 321.0)
+                live.on_step(epoch, step, 3, 0.75, 321.0)
                 progress.refresh()
             record = dict(epoch=epoch + 1, train_loss=0.75, val_top1=0.5, best_top1=0.5)
-            live.validated(record, dict(images_per_second=321.0))
+            live.on_validation(record, dict(images_per_second=321.0))
         [bar] = progress.tasks
         assert (bar.completed, bar.total) == (6, 6)
         live.finished(a_run(tmp_path, splits=["test", "train"]))

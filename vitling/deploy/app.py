@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from vitling.callbacks import Callback
 from vitling.data.pipeline.reading import Reading
 from vitling.data.sources.images import IMAGE_SUFFIXES, FileImages, load_image
 from vitling.deploy.neighbours import Neighbours, image_features, open_neighbours
@@ -79,12 +80,12 @@ class Viewer:
 
 
 def open_viewer(
-    run: Run | str | Path, *, which: str = "best", reading: Reading | None = None, on_progress=None
+    run: Run | str | Path, *, which: str = "best", reading: Reading | None = None, callback: Callback | None = None
 ) -> Viewer:
     """Load a run's model, its temperature and the features of its training images; both are computed once and kept."""
     run = run if isinstance(run, Run) else load_run(run)
     notes: list[str] = []
-    classifier = open_classifier(run, which=which, reading=reading, say=notes.append, on_progress=on_progress)
+    classifier = open_classifier(run, which=which, reading=reading, say=notes.append, callback=callback)
     viewer = Viewer(run, classifier, None, notes=notes)
     seen, model = classifier.passport.preprocessing, classifier.network
     try:
@@ -93,7 +94,7 @@ def open_viewer(
         viewer.has_attention = False
         notes.append(str(error))
     try:
-        viewer.neighbours = open_neighbours(run, model, which=which, reading=reading, on_progress=on_progress)
+        viewer.neighbours = open_neighbours(run, model, which=which, reading=reading, callback=callback)
     except UserError as error:
         notes.append(f"no training images are shown: {error}")
     return viewer

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from vitling.callbacks import Callback
 from vitling.data.pipeline.decoding import decode
 from vitling.data.pipeline.loader import generator_for
 from vitling.data.pipeline.reading import Reading
@@ -57,7 +58,7 @@ def export(
     raw_input: bool = False,
     push: str | None = None,
     reading: Reading | None = None,
-    on_progress=None,
+    callback: Callback | None = None,
 ) -> Exported:
     """Write a run's model as ONNX ("onnx"), or as a folder with a model card ("timm", "hf"); by default into the run.
 
@@ -81,7 +82,7 @@ def export(
     model = run.load_model(which)
     notes = [] if run.finished else [f"the training is not finished: {unfinished(run)}"]
     pixels, checked_on = _images_to_check(run, reading or Reading(), notes)
-    calibration = _calibration(run, which, reading, notes, on_progress)
+    calibration = _calibration(run, which, reading, notes, callback)
     passport = Passport.of_run(
         run, calibration.temperature if calibration else None, input="normalized" if raw_input else "pixels"
     )
@@ -89,8 +90,8 @@ def export(
         expected = model(passport.preprocessing.normalize(pixels))
     result = Exported(out, to, 0.0, TOLERANCE * max(1.0, expected.abs().max().item()), checked_on, passport, notes)
     if to == "onnx":
-        if on_progress:
-            on_progress("translating to ONNX", 0, None)  # torch does not say how far it is
+        if callback:
+            callback.on_progress("translating to ONNX", 0, None)  # torch does not say how far it is
         content = to_onnx(model, passport)
         _compare(result, OnnxModel(content), pixels, expected)
         write_bytes(out, content)
@@ -128,9 +129,11 @@ def _images_to_check(run: Run, reading: Reading, notes: list[str]) -> tuple[Tens
     return noise.to(torch.uint8), f"{CHECKED_IMAGES} images of noise"
 
 
-def _calibration(run: Run, which: str, reading: Reading | None, notes: list[str], on_progress) -> Calibration | None:
+def _calibration(
+    run: Run, which: str, reading: Reading | None, notes: list[str], callback: Callback | None
+) -> Calibration | None:
     try:
-        return calibrate(run, which, reading=reading, on_progress=on_progress)
+        return calibrate(run, which, reading=reading, callback=callback)
     except UserError as error:
         notes.append(f"exported without a temperature, so probabilities are not calibrated: {error}")
         return None

@@ -10,6 +10,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from vitling.callbacks import Callback
 from vitling.data.pipeline.loader import eval_batches
 from vitling.data.pipeline.reading import Reading, load_split
 from vitling.data.pipeline.training_data import open_recipe_data, split_training
@@ -42,7 +43,7 @@ def image_features(model: nn.Module, images: Tensor) -> Tensor:
 
 
 def open_neighbours(
-    run: Run, model: nn.Module, *, which: str = "best", reading: Reading | None = None, on_progress=None
+    run: Run, model: nn.Module, *, which: str = "best", reading: Reading | None = None, callback: Callback | None = None
 ) -> Neighbours:
     """The neighbours of a run's model: features as kept in the run, or computed now and kept."""
     reading = reading or Reading()
@@ -55,7 +56,7 @@ def open_neighbours(
     path = run.path / f"neighbours-{which}.safetensors"
     features = _read(path, belongs_to)
     if features is None:
-        features = _compute(run, model, images, reading, on_progress)
+        features = _compute(run, model, images, reading, callback)
         with contextlib.suppress(UserError):  # a disk that is read-only or full: computed again next time
             write_bytes(path, save({"features": features}, metadata=belongs_to))
     return Neighbours(images, features)
@@ -70,14 +71,14 @@ def _read(path, belongs_to: dict[str, str]) -> Tensor | None:
         return None
 
 
-def _compute(run: Run, model: nn.Module, images: Images, reading: Reading, on_progress) -> Tensor:
+def _compute(run: Run, model: nn.Module, images: Images, reading: Reading, callback: Callback | None) -> Tensor:
     seen, device = run.preprocessing(), next(model.parameters()).device
-    source = load_split(images, "train", reading=reading, on_progress=on_progress, **seen.fit_args())
+    source = load_split(images, "train", reading=reading, callback=callback, **seen.fit_args())
     parts, done = [], 0
     for batch in eval_batches(source, seen.normalize, batch_size=BATCH, device=device):
         features = image_features(model, batch["image"])
         parts.append(F.normalize(features.float(), dim=1).half().cpu())
         done += len(features)
-        if on_progress:
-            on_progress("features of training images", done, len(source))
+        if callback:
+            callback.on_progress("features of training images", done, len(source))
     return torch.cat(parts)

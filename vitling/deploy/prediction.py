@@ -1,9 +1,8 @@
 """Predict: class names and probabilities for image files and folders."""
 
 import os
-import warnings
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from vitling.callbacks import Callback
 from vitling.data.pipeline.reading import Reading
 from vitling.data.sources.images import IMAGE_SUFFIXES, BadImage, FileImages, load_image
 from vitling.deploy.predictor import Classifier, open_classifier
@@ -47,8 +47,7 @@ def predict(
     attention: str | Path | None = None,
     skip_bad_images: bool = False,
     reading: Reading | None = None,
-    say: Callable[[str], None] = warnings.warn,
-    on_progress=None,
+    callback: Callback | None = None,
 ) -> list[Prediction]:
     """The classes that a model sees in files, and in all images of folders, in the order given.
 
@@ -57,9 +56,7 @@ def predict(
     looked. An image that cannot be read is an error; with `skip_bad_images` its prediction says why there is none.
     """
     paths = find_images([images] if isinstance(images, (str, Path)) else images)
-    classifier = open_classifier(
-        model, which=which, calibrated=calibrated, reading=reading, say=say, on_progress=on_progress
-    )
+    classifier = open_classifier(model, which=which, calibrated=calibrated, reading=reading, callback=callback)
     pictures = _name_pictures(paths, attention, classifier) if attention else None
     predictions: list[Prediction] = []
     for batch in _fitted_batches(paths, classifier):
@@ -69,8 +66,8 @@ def predict(
             raise BadImage(bad.name, bad.reason, remedy)
         part = slice(len(predictions), len(predictions) + len(batch))
         predictions += _predict_batch(classifier, paths[part], batch, pictures[part] if pictures else None, top)
-        if on_progress:
-            on_progress("predicting", len(predictions), len(paths))
+        if callback:
+            callback.on_progress("predicting", len(predictions), len(paths))
     if all(p.skipped is not None for p in predictions):
         first = predictions[0]
         raise UserError(f"none of the {len(paths)} images can be used, the first: {first.path}: {first.skipped}.")

@@ -2,13 +2,13 @@
 
 import json
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from vitling.callbacks import Callback
 from vitling.data.pipeline.reading import Reading
 from vitling.errors import UserError
 from vitling.evaluation.temperature import calibrate
@@ -50,36 +50,38 @@ def open_classifier(
     which: str = "best",
     calibrated: bool = True,
     reading: Reading | None = None,
-    say: Callable[[str], None] = warnings.warn,
-    on_progress=None,
+    callback: Callback | None = None,
 ) -> Classifier:
     """Open a run, `FILE.onnx`, an exported folder or `hf-hub:owner/name`.
 
-    With `calibrated`, logits are divided by the model's temperature. Where there is none to be had, `say` is told why and the
-    probabilities are the model's own.
+    With `calibrated`, logits are divided by the model's temperature. Where there is none, the callback is told why, or a
+    warning is given, and the probabilities are the model's own.
     """
     check_weights(which)
+    log = callback.log if callback else warnings.warn
     if isinstance(source, Run) or (Path(source) / "run.json").exists():
         run = source if isinstance(source, Run) else load_run(source)
         name, network = run.path.name, run.load_model(which)
-        temperature = _temperature(run, which, reading, say, on_progress) if calibrated else None
+        temperature = _temperature(run, which, reading, callback) if calibrated else None
         passport = Passport.of_run(run, temperature)
     else:
         if which != "best":
             raise UserError(f"{source} is no run, so it has no {which} weights; leave --weights out.")
         name, network, passport = _open_exported(str(source))
         if calibrated and passport.temperature is None:
-            say(f"{name} was exported without a temperature: its probabilities are not calibrated")
+            log(f"{name} was exported without a temperature: its probabilities are not calibrated")
     if isinstance(network, nn.Module):
         network = network.to("cuda" if torch.cuda.is_available() else "cpu").eval()
     return Classifier(name, passport, network, calibrated and passport.temperature is not None)
 
 
-def _temperature(run: Run, which: str, reading: Reading | None, say, on_progress) -> float | None:
+def _temperature(run: Run, which: str, reading: Reading | None, callback: Callback | None) -> float | None:
     try:
-        return calibrate(run, which, reading=reading, on_progress=on_progress).temperature
+        return calibrate(run, which, reading=reading, callback=callback).temperature
     except UserError as error:
-        say(f"probabilities are not calibrated, because the run's validation images cannot be read: {error}")
+        (callback.log if callback else warnings.warn)(
+            f"probabilities are not calibrated, because the run's validation images cannot be read: {error}"
+        )
         return None
 
 

@@ -2,7 +2,6 @@
 
 import json
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import ceil
 from pathlib import Path
@@ -12,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitling.callbacks import Callback
 from vitling.data.pipeline.loader import Resident
 from vitling.data.pipeline.reading import Reading
 from vitling.diagnose.cka import SMALLEST_BATCH, CkaMatrix
@@ -30,7 +30,6 @@ from vitling.models.inspect import evaluating, find_blocks, first_tensor, what_w
 IMAGES = 512
 BATCH = 64
 SHARPNESS_IMAGES = 128
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass
@@ -75,7 +74,7 @@ def diagnose(
     images: int = IMAGES,
     which: str = "best",
     reading: Reading | None = None,
-    on_progress: Progress | None = None,
+    callback: Callback | None = None,
 ) -> list[Diagnosis]:
     """Measure one model, or two and their likeness, on the same held-out pictures, and judge them.
 
@@ -87,23 +86,23 @@ def diagnose(
     subjects = [subject for subject in (first, second) if subject is not None]
     if len(subjects) == 2 and first.name == second.name:
         first.name, second.name = tell_apart(first, second)
-    device, progress = _device(), on_progress or (lambda name, done, total: None)
-    pixels = [pictures.decoded_for(subject, on_progress) for subject in subjects]
+    device, callback = _device(), callback or Callback()
+    pixels = [pictures.decoded_for(subject, callback) for subject in subjects]
     for subject in subjects:
         subject.model.to(device).eval()
-    result = [_measure(subjects, pixels, pictures, progress)]
+    result = [_measure(subjects, pixels, pictures, callback)]
     if second is not None:
-        result.append(_measure([second], pixels[1:], pictures, progress))
+        result.append(_measure([second], pixels[1:], pictures, callback))
         result[1].match = _match(result[1], result[0].cka and result[0].cka.defined().matrix.T)
     for diagnosis in result:
         run = diagnosis.subject.run
         if train is not None and diagnosis.evaluation is not None and run and run.info["data"]["name"] == train.data:
-            _look_at_training(diagnosis, train, progress)
+            _look_at_training(diagnosis, train, callback)
         diagnosis.findings = judge(diagnosis, next((d for d in result if d is not diagnosis), None))
     return result
 
 
-def _measure(subjects: list[Subject], pixels: list[Resident], pictures: Pictures, progress: Progress) -> Diagnosis:
+def _measure(subjects: list[Subject], pixels: list[Resident], pictures: Pictures, callback: Callback) -> Diagnosis:
     """One pass of the first model over the pictures, its CKA with the second one if there is one.
 
     A batch carries the numbers of its pictures; each model looks them up in its own size.
@@ -120,7 +119,7 @@ def _measure(subjects: list[Subject], pixels: list[Resident], pictures: Pictures
             numbers = index.view(-1, 1, 1, 1)
             yield (numbers,) if labels is None else (numbers, labels[index])
             done += len(index)
-            progress(f"measuring {subject.name}", done, len(pictures))
+            callback.on_progress(f"measuring {subject.name}", done, len(pictures))
 
     def look_up(one: Subject, held: Resident):
         return lambda numbers: one.preprocessing.normalize(held.images[numbers.flatten()].to(_device()))
@@ -184,7 +183,7 @@ def _match(diagnosis: Diagnosis, matrix: Tensor | None) -> Match | None:
         return None
 
 
-def _look_at_training(diagnosis: Diagnosis, train: Pictures, progress: Progress) -> None:
+def _look_at_training(diagnosis: Diagnosis, train: Pictures, callback: Callback) -> None:
     """Accuracy on pictures that the model was trained on, and how sharp the loss is there."""
     subject, held = diagnosis.subject, train.decoded_for(diagnosis.subject)
     right = 0
@@ -192,7 +191,7 @@ def _look_at_training(diagnosis: Diagnosis, train: Pictures, progress: Progress)
         for index in torch.arange(len(held)).split(BATCH):
             images = subject.preprocessing.normalize(held.images[index].to(_device()))
             right += int((first_tensor(subject.model(images)).argmax(dim=1).cpu() == held.labels[index]).sum())
-            progress("training pictures", int(index[-1]) + 1, len(held))
+            callback.on_progress("training pictures", int(index[-1]) + 1, len(held))
     result = diagnosis.evaluation
     diagnosis.gap = generalisation_gap(right, len(held), round(result.top1 * result.images), result.images)
     diagnosis.sharpness = _sharpness(subject, held)
@@ -221,11 +220,11 @@ def diagnose_run(
     run: Source, other: Source | None = None, data: str | None = None, *, out: str | Path | None = None, **options
 ) -> Path:
     """Diagnose and write the page: `diagnose` (which takes the options) and `write_diagnosis` in one call."""
-    return write_diagnosis(diagnose(run, other, data, **options), out, on_progress=options.get("on_progress"))
+    return write_diagnosis(diagnose(run, other, data, **options), out, callback=options.get("callback"))
 
 
 def write_diagnosis(
-    results: list[Diagnosis], out: str | Path | None = None, *, on_progress: Progress | None = None
+    results: list[Diagnosis], out: str | Path | None = None, *, callback: Callback | None = None
 ) -> Path:
     """Write one HTML page with the raw numbers beside it (.json, .npz); the path of the page.
 
@@ -234,18 +233,18 @@ def write_diagnosis(
     from vitling.diagnose.page import diagnosis_page
     from vitling.reports.page import write_page
 
-    progress = on_progress or (lambda name, done, total: None)
+    callback = callback or Callback()
     page = Path(out) if out else _default_path(results)
     page = page / "diagnosis.html" if page.is_dir() else page
     page = page if page.suffix in (".html", ".htm") else page.with_name(f"{page.name}.html")
-    progress("drawing", 0, 1)
+    callback.on_progress("drawing", 0, 1)
     write_page(diagnosis_page(results), page)
     write_text(page.with_suffix(".json"), json.dumps([as_dict(d) for d in results], indent=1, ensure_ascii=False))
     with replacing(page.with_suffix(".npz")) as temporary:
         np.savez_compressed(
             temporary, **{f"{d.name}/{key}": value for d in results for key, value in arrays(d).items()}
         )
-    progress("drawing", 1, 1)
+    callback.on_progress("drawing", 1, 1)
     return page
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from vitling.callbacks import Callback
 from vitling.reports.page import (
     Chart,
     Code,
@@ -28,12 +29,12 @@ SHOWN = 12  # pictures in a strip
 TILE = 96  # CSS pixels
 
 
-def write_run_page(run, *, reading=None, on_progress=None) -> Path:
+def write_run_page(run, *, reading=None, callback: Callback | None = None) -> Path:
     """Write RUN/report.html: curves, confusion, mistakes, attention, and everything needed to repeat the run."""
-    return write_page(run_page(run, reading=reading, on_progress=on_progress), run.path / "report.html")
+    return write_page(run_page(run, reading=reading, callback=callback), run.path / "report.html")
 
 
-def run_page(run, *, reading=None, on_progress=None) -> Page:
+def run_page(run, *, reading=None, callback: Callback | None = None) -> Page:
     """The page of a run that has validated at least once; pictures and confusion are of its validation split.
 
     Nothing is measured on the test split here. What `evaluate` has already said about it is repeated.
@@ -47,8 +48,8 @@ def run_page(run, *, reading=None, on_progress=None) -> Page:
     reading, info, recipe = reading or Reading(), run.info, run.recipe
     seen, model = run.preprocessing(), run.load_model("best")
     _, val = split_training(open_recipe_data(recipe, reading), recipe)
-    source = load_split(val, "val", reading=reading, on_progress=on_progress, **seen.fit_args())
-    logits = predict_logits(model, source, seen, on_progress=on_progress)
+    source = load_split(val, "val", reading=reading, callback=callback, **seen.fit_args())
+    logits = predict_logits(model, source, seen, callback=callback)
     result = measure(logits, source.labels, run.class_names, data=info["data"]["name"], split="val")
     environment = info["environment"]
     origin = {

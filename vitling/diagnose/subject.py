@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from vitling.callbacks import Callback
 from vitling.data.pipeline.decoding import decode
 from vitling.data.pipeline.loader import Resident, generator_for
 from vitling.data.pipeline.preprocessing import Preprocessing
@@ -52,9 +53,10 @@ class Pictures:
     def __len__(self) -> int:
         return len(self.images)
 
-    def decoded_for(self, subject: Subject, on_progress=None) -> Resident:
-        report = (lambda done, total: on_progress(f"reading {self.split}", done, total)) if on_progress else None
-        pixels = decode(self.images, on_progress=report, **subject.preprocessing.fit_args())
+    def decoded_for(self, subject: Subject, callback: Callback | None = None) -> Resident:
+        pixels = decode(
+            self.images, task=f"reading {self.split}", callback=callback, **subject.preprocessing.fit_args()
+        )
         return Resident(pixels, self.labels)
 
     def name_classes_as(self, subject: Subject) -> bool:

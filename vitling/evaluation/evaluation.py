@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from vitling.callbacks import Callback
 from vitling.data.pipeline.reading import Reading, load_split
 from vitling.data.pipeline.training_data import split_training
 from vitling.data.sources.dataset import Dataset, open_dataset
@@ -24,7 +25,7 @@ def evaluate(
     split: str = "test",
     which: str = "best",
     reading: Reading | None = None,
-    on_progress=None,
+    callback: Callback | None = None,
 ) -> Evaluation:
     """Measure a run on a split of its own data, or of other data with the same classes.
 
@@ -50,8 +51,8 @@ def evaluate(
             f"{dataset.name} has changed since the training, so its splits may differ from those used then"
         )
     images = _choose_split(dataset, split, run, own)
-    source = load_split(images, split, reading=reading, on_progress=on_progress, **run.preprocessing().fit_args())
-    logits = predict_logits(run.load_model(which), source, run.preprocessing(), on_progress=on_progress)
+    source = load_split(images, split, reading=reading, callback=callback, **run.preprocessing().fit_args())
+    logits = predict_logits(run.load_model(which), source, run.preprocessing(), callback=callback)
     result = measure(logits, source.labels, run.class_names, data=dataset.name, split=split)
     result.own, result.weights, result.notes = own, which, dataset.notes
     write_text(run.path / result.file_name, result.to_json())

@@ -3,13 +3,14 @@
 import torch
 from torch import Tensor, nn
 
+from vitling.callbacks import Callback
 from vitling.data.pipeline.loader import eval_batches
 from vitling.data.pipeline.preprocessing import Preprocessing
 
 
 @torch.inference_mode()
 def predict_logits(
-    model: nn.Module, source, preprocessing: Preprocessing, *, batch_size: int = 256, on_progress=None
+    model: nn.Module, source, preprocessing: Preprocessing, *, batch_size: int = 256, callback: Callback | None = None
 ) -> Tensor:
     """Class scores of every image of a split, in its order."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -18,6 +19,6 @@ def predict_logits(
     for batch in eval_batches(source, preprocessing.normalize, batch_size=batch_size, device=device):
         parts.append(model(batch["image"]).float().cpu())
         done += len(parts[-1])
-        if on_progress:
-            on_progress("predicting", done, len(source))
+        if callback:
+            callback.on_progress("predicting", done, len(source))
     return torch.cat(parts)

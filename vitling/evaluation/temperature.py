@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
+from vitling.callbacks import Callback
 from vitling.data.pipeline.reading import Reading, load_split
 from vitling.data.pipeline.training_data import open_recipe_data, split_training
 from vitling.data.sources.images import Images
@@ -41,7 +42,7 @@ class Calibration:
 
 
 def calibrate(
-    run: Run | str | Path, which: str = "best", *, reading: Reading | None = None, on_progress=None
+    run: Run | str | Path, which: str = "best", *, reading: Reading | None = None, callback: Callback | None = None
 ) -> Calibration:
     """The temperature of a run's weights: as kept in the run, or fitted now and kept."""
     check_weights(which)
@@ -53,8 +54,8 @@ def calibrate(
     model = run.load_model(which)  # refuses a run that has no weights yet
     reading, seen = reading or Reading(), run.preprocessing()
     images = validation_images(run, reading)
-    source = load_split(images, "val", reading=reading, on_progress=on_progress, **seen.fit_args())
-    logits = predict_logits(model, source, seen, on_progress=on_progress)
+    source = load_split(images, "val", reading=reading, callback=callback, **seen.fit_args())
+    logits = predict_logits(model, source, seen, callback=callback)
     temperature = fit_temperature(logits, source.labels)
     before, after = logits, logits / temperature
     result = Calibration(

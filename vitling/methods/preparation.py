@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vitling.callbacks import Callback
 from vitling.data.pipeline.training_data import TrainingData
 from vitling.recipes import Recipe
 from vitling.runs.run import Run
@@ -17,8 +18,7 @@ class Surroundings:
     recipe: Recipe
     data: TrainingData
     folder: Path
-    say: Callable[[str], None]
-    on_progress: Callable[[str, int, int], None]
+    callback: Callback
     train: Callable[
         [Recipe, str], Run
     ]  # another recipe, into a subfolder of this run; resumed or reused if it is there

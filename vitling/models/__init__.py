@@ -4,12 +4,11 @@ A family is one module. It ends with `TABLES`, pairs of a model class and the ta
 arguments). The class says in `default_cfg(**arguments)` what timm's `pretrained_cfg` should hold for one of them.
 """
 
+from vitling.models import operators  # noqa: F401  (before timm, which imports torchvision)
+
+# isort: split
 import sys
 from functools import partial
-
-from vitling.models.operators import declare_torchvision_operators
-
-declare_torchvision_operators()  # before timm, which imports torchvision
 
 import timm
 import torch

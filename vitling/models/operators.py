@@ -35,3 +35,6 @@ def _library_loads() -> bool:
         except (OSError, RuntimeError):
             return False
     return hasattr(torch.ops.torchvision, "nms")
+
+
+declare_torchvision_operators()

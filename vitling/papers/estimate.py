@@ -2,7 +2,6 @@
 
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import torch
 from timm.models.vision_transformer import Block
 from torch import nn
 
+from vitling.callbacks import Callback
 from vitling.data.pipeline.preprocessing import as_size
 from vitling.data.pipeline.training_data import open_recipe_data
 from vitling.models import default_size
@@ -25,8 +25,6 @@ RATE_SECONDS = 0.5
 BACKWARD = 2  # a backward pass costs two forward passes
 PARTS = (8, 197, 384, 6)  # images, tokens, width and heads of the block that the speed is measured on
 
-OnProgress = Callable[[str, int, int], None]
-
 
 @dataclass(frozen=True)
 class Size:
@@ -36,7 +34,7 @@ class Size:
     macs: int
 
 
-def count_sizes(plan: Plan, settings: Settings, on_progress: OnProgress | None = None) -> dict[str, Size]:
+def count_sizes(plan: Plan, settings: Settings, callback: Callback | None = None) -> dict[str, Size]:
     """By label, the network that a line trains here; of rows that are not trained, the paper's where timm has it."""
     classes, channels = None, 3
     if plan.scale == "nano" and plan.recipes:
@@ -53,8 +51,8 @@ def count_sizes(plan: Plan, settings: Settings, on_progress: OnProgress | None =
             if key not in known:
                 known[key] = _count(_agent_of(recipe, *asked[3:]) if is_agent else build_on_meta(recipe, *asked[3:]))
             sizes[line.label] = known[key]
-        if on_progress:
-            on_progress("counting", number + 1, len(plan.lines))
+        if callback:
+            callback.on_progress("counting", number + 1, len(plan.lines))
     return sizes
 
 
@@ -109,21 +107,21 @@ def read_structure(line: Line) -> dict[str, int]:
 
 
 def estimate_seconds(
-    plan: Plan, sizes: dict[str, Size], settings: Settings, on_progress: OnProgress | None = None
+    plan: Plan, sizes: dict[str, Size], settings: Settings, callback: Callback | None = None
 ) -> dict[str, float]:
     """Seconds of one run of each recipe: measured on a few steps at nano scale, from the MACs and this device's rate else."""
-    on_progress = on_progress or (lambda name, done, total: None)
+    callback = callback or Callback()
     if not plan.recipes:
         return {}
     if plan.scale == "nano":
-        return _measured(plan.recipes, settings, on_progress)
-    on_progress("measuring the speed", 0, 1)
+        return _measured(plan.recipes, settings, callback)
+    callback.on_progress("measuring the speed", 0, 1)
     rate = training_rate()
-    on_progress("measuring the speed", 1, 1)
+    callback.on_progress("measuring the speed", 1, 1)
     return {line.study_name: _from_macs(line, sizes, rate) for line in plan.lines if line.is_trained}
 
 
-def _measured(recipes: dict[str, Recipe], settings: Settings, on_progress: OnProgress) -> dict[str, float]:
+def _measured(recipes: dict[str, Recipe], settings: Settings, callback: Callback) -> dict[str, float]:
     from vitling.planning.speed import measure_paces
 
     with tempfile.TemporaryDirectory(prefix="vitling-") as folder:
@@ -132,7 +130,7 @@ def _measured(recipes: dict[str, Recipe], settings: Settings, on_progress: OnPro
             Path(folder) / "measuring",
             settings=settings,
             budget_seconds=MEASURED_SECONDS / 0.1,
-            on_progress=lambda done, total: on_progress("measuring the speed", done, total),
+            callback=callback,
         )
     return {name: paces[name].run_seconds(recipe) for name, recipe in recipes.items()}
 

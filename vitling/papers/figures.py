@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 
-from vitling.callbacks import StudyListener
+from vitling.callbacks import Callback, StudyCallback
 from vitling.diagnose import diagnosis, page
 from vitling.errors import UserError
 from vitling.papers.estimate import Size, count_sizes
 from vitling.papers.plan import Line, Plan, make_plan
-from vitling.papers.reproduction import OnProgress, default_folder, reproduce
+from vitling.papers.reproduction import default_folder, reproduce
 from vitling.papers.table import Figure
 from vitling.reports import plots
 from vitling.reports.page import Chart, Code, Page, Section, Text, write_page
@@ -28,7 +28,7 @@ class Drawn:
     plan: Plan
     sizes: dict[str, Size]
     study: Study | None
-    on_progress: OnProgress | None
+    callback: Callback | None
 
     @property
     def figure(self) -> Figure:
@@ -53,8 +53,7 @@ def draw_figure(
     epochs: int | None = None,
     jobs: int = 1,
     settings: Settings | None = None,
-    listener: StudyListener | None = None,
-    on_progress: OnProgress | None = None,
+    callback: StudyCallback | None = None,
     command: str = "",
 ) -> Path:
     """Draw a figure from the study in `runs`, or from one that is trained now; the path of its page.
@@ -73,14 +72,14 @@ def draw_figure(
             )
         study = None
     else:
-        options = dict(budget_seconds=budget_seconds, epochs=epochs, jobs=jobs, settings=settings, listener=listener)
+        options = dict(budget_seconds=budget_seconds, epochs=epochs, jobs=jobs, settings=settings, callback=callback)
         study = reproduce(name, folder, scale=scale, rows=rows, seeds=seeds, data=data, **options).study
         if study is None:
             raise UserError(
                 f"{name} cannot be drawn at this scale: {plan.lines[0].reason}; try --scale nano or --runs."
             )
-    sizes = count_sizes(plan, settings, on_progress) if plan.table.kind == "sizes" else {}
-    sections = DRAWINGS[plan.table.kind](Drawn(plan, sizes, study, on_progress))
+    sizes = count_sizes(plan, settings, callback) if plan.table.kind == "sizes" else {}
+    sections = DRAWINGS[plan.table.kind](Drawn(plan, sizes, study, callback))
     if not sections:
         raise UserError(f"{study.folder} holds no finished run of {name}; its rows are {_labels(plan)}.")
     if command:
@@ -222,7 +221,7 @@ def draw_likeness(drawn: Drawn) -> list[Section]:
     for line in lines:
         pair = drawn.runs(line.label)[:1] + drawn.runs(line.label.replace("ViT", "ResNet-18", 1))[:1]
         if len(pair) == 2:
-            results = diagnosis.diagnose(*pair, on_progress=drawn.on_progress)
+            results = diagnosis.diagnose(*pair, callback=drawn.callback)
             results[0].subject.name, results[1].subject.name = "ViT", "ResNet-18"
             section = page.likeness(results)
             if section:
@@ -236,7 +235,7 @@ def draw_attention(drawn: Drawn) -> list[Section]:
     sections = []
     for line in drawn.plan.lines:
         for run in drawn.runs(line.label)[:1]:
-            result = diagnosis.diagnose(run, on_progress=drawn.on_progress)
+            result = diagnosis.diagnose(run, callback=drawn.callback)
             result[0].subject.name = line.label
             sections += [page.pictures_of_attention(result[0]), page.attention_section(result)]
     return [section for section in sections if section]

@@ -5,13 +5,12 @@
 
 import json
 import math
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 
-from vitling.callbacks import StudyListener
+from vitling.callbacks import Callback, StudyCallback
 from vitling.errors import UserError
 from vitling.files import write_text
 from vitling.papers.estimate import Size, count_sizes, estimate_seconds, read_structure
@@ -22,7 +21,6 @@ from vitling.studies.results import confidence_interval, plus_minus
 from vitling.studies.study import Study, study
 from vitling.training.settings import Settings
 
-OnProgress = Callable[[str, int, int], None]
 SEEDS = 3
 
 
@@ -265,8 +263,7 @@ def reproduce(
     epochs: int | None = None,
     jobs: int = 1,
     settings: Settings | None = None,
-    listener: StudyListener | None = None,
-    on_progress: OnProgress | None = None,
+    callback: StudyCallback | None = None,
     command: str = "",
 ) -> Reproduction:
     """Train the rows of a table and write them beside the paper's numbers. The same call again goes on where it stopped.
@@ -277,7 +274,7 @@ def reproduce(
     plan = leave_out_unready(make_plan(name, scale=scale, rows=rows, data=data, epochs=epochs))
     if plan.recipes:
         _check_device(plan, budget_seconds, epochs)
-    sizes = count_sizes(plan, settings, on_progress)
+    sizes = count_sizes(plan, settings, callback)
     if not plan.recipes:
         return Reproduction(plan, sizes)
     folder = Path(folder or default_folder(plan, data))
@@ -288,7 +285,7 @@ def reproduce(
         budget_seconds=budget_seconds,
         jobs=jobs,
         settings=settings,
-        listener=listener,
+        callback=callback,
     )
     result = Reproduction(plan, sizes, study=done)
     result.write(command)
@@ -305,16 +302,16 @@ def preview(
     budget_seconds: float | None = None,
     epochs: int | None = None,
     settings: Settings | None = None,
-    on_progress: OnProgress | None = None,
+    callback: Callback | None = None,
 ) -> Reproduction:
     """What `reproduce` would train and about how long a run of each row would take here. Trains a few steps, keeps nothing."""
     settings = settings or Settings()
     plan = make_plan(name, scale=scale, rows=rows, data=data, epochs=epochs)
-    sizes = count_sizes(plan, settings, on_progress)
+    sizes = count_sizes(plan, settings, callback)
     if budget_seconds:
         seconds = dict.fromkeys(plan.recipes, budget_seconds)
     else:
-        seconds = estimate_seconds(plan, sizes, settings, on_progress)
+        seconds = estimate_seconds(plan, sizes, settings, callback)
     number = seeds if isinstance(seeds, int) else len(seeds)
     return Reproduction(plan, sizes, seconds=seconds, seeds=number, budget_seconds=budget_seconds)
 

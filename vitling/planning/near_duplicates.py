@@ -6,11 +6,11 @@ are compared, but as products of matrices, and each image keeps its few best can
 folder of blank scans takes no more memory than any other.
 """
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
 from torch import Tensor
+
+from vitling.callbacks import Callback
 
 SIDE = 32  # of a thumbnail
 FREQUENCIES = 8  # kept per axis: 64 bits
@@ -46,7 +46,8 @@ def find_twins(
     among: Tensor | None = None,
     *,
     likeness: float = LIKENESS,
-    on_progress: Callable[[int, int], None] | None = None,
+    task: str = "looking for copies",
+    callback: Callback | None = None,
 ) -> np.ndarray:
     """Rows (i, j): image i looks like image j. One row per image that has a twin, so their number is that of copies.
 
@@ -68,8 +69,8 @@ def find_twins(
         best = agreement[near].topk(min(CANDIDATES, reach), dim=1)
         best.indices[best.values < 64 - 2 * MOST_BITS] = -1
         found.append(_most_alike(thumbnails, others, near + start, best.indices, likeness))
-        if on_progress:
-            on_progress(stop, len(thumbnails))
+        if callback:
+            callback.on_progress(task, stop, len(thumbnails))
     return np.concatenate(found)
 
 

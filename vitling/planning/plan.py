@@ -2,7 +2,7 @@
 
 import json
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from os import environ
@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 from accelerate import PartialState
 
+from vitling.callbacks import Callback
 from vitling.data.pipeline.preprocessing import as_size
 from vitling.data.pipeline.reading import Reading
 from vitling.data.pipeline.training_data import split_training
@@ -27,8 +28,6 @@ from vitling.training.settings import Settings
 
 MEASURED_TRAIN, MEASURED_VAL = 1024, 128  # images that the pace is measured on, where the data has more
 MEASURED_SECONDS = 3.0
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ def plan(
     brief: bool = False,
     threads: int | None = None,
     reading: Reading | None = None,
-    on_progress: Progress | None = None,
+    callback: Callback | None = None,
 ) -> Plan:
     """What to train on this data. `settings` are changes to the recipe that you want, such as "epochs=50".
 
@@ -72,12 +71,12 @@ def plan(
     """
     if any(setting.partition("=")[0].strip() == "data" for setting in settings):
         raise UserError("the data is the first argument; leave data= out.")
-    reading, on_progress = reading or Reading(), on_progress or (lambda *_: None)
+    reading, callback = reading or Reading(), callback or Callback()
     given = load_recipe(recipe or DEFAULT) if not isinstance(recipe, Recipe) else recipe
     channels = override(given, [text for text in settings if text.startswith("channels")]).channels
     dataset = _open(str(data), channels, reading)
     device = torch.accelerator.current_accelerator().type if torch.accelerator.is_available() else "cpu"
-    seen = survey(dataset, brief=brief, on_progress=on_progress)
+    seen = survey(dataset, brief=brief, callback=callback)
     if recipe is None:
         recipe, choices = choose(dataset, seen, settings, device=device)
     else:
@@ -95,7 +94,7 @@ def plan(
         )
     fits = len(dataset.splits["train"]) * dataset.channels * size[0] * size[1] <= reading.memory_gb * 2**30
     part = _part(dataset, recipe, in_memory=fits, has_bad=bool(seen.unreadable))
-    pace = _measure(dataset, recipe, part, Settings(threads=threads, reading=reading), on_progress)
+    pace = _measure(dataset, recipe, part, Settings(threads=threads, reading=reading), callback)
     if budget_seconds:
         recipe, choices = _fit(recipe, choices, pace, budget_seconds)
     return replace(result, recipe=recipe, choices=choices, pace=pace, expected=expect(seen))
@@ -125,7 +124,7 @@ def _part(dataset: Dataset, recipe: Recipe, *, in_memory: bool, has_bad: bool) -
     )
 
 
-def _measure(dataset: Dataset, recipe: Recipe, part: Recipe, settings: Settings, on_progress: Progress) -> Pace:
+def _measure(dataset: Dataset, recipe: Recipe, part: Recipe, settings: Settings, callback: Callback) -> Pace:
     """The pace on a part of the data, counted up to all of it."""
     with tempfile.TemporaryDirectory() as folder:
         pace = measure_paces(
@@ -133,7 +132,7 @@ def _measure(dataset: Dataset, recipe: Recipe, part: Recipe, settings: Settings,
             Path(folder) / "pace",
             settings=settings,
             budget_seconds=10 * MEASURED_SECONDS,
-            on_progress=lambda done, total: on_progress("timing a few steps", done, total),
+            callback=callback,
         )["plan"]
     train, val = split_training(dataset, recipe)
     return replace(

@@ -6,14 +6,13 @@ process, all recipes share that noise, and what is compared at equal time is com
 
 import shutil
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
 import torch
 
-from vitling.callbacks import Listener
+from vitling.callbacks import Callback
 from vitling.errors import UserError
 from vitling.methods.token_labeling.method import epochs_of_annotator, with_annotator_epochs
 from vitling.recipes import Recipe, from_dict, to_dict
@@ -23,6 +22,7 @@ from vitling.training.settings import Settings
 
 TURNS, LEAST_TURNS = 5, 2
 STEPS = 5  # of each recipe in a turn
+TASK = "measuring the speed"
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def measure_paces(
     *,
     settings: Settings,
     budget_seconds: float,
-    on_progress: Callable[[int, int], None],
+    callback: Callback,
 ) -> dict[str, Pace]:
     """Train a few steps of every recipe in turns; `folder` holds what that writes and is removed in the end."""
     shutil.rmtree(folder, ignore_errors=True)
@@ -90,7 +90,7 @@ def measure_paces(
     try:
         contestants = []
         for number, (name, recipe) in enumerate(recipes.items()):
-            on_progress(number, len(recipes) + TURNS)
+            callback.on_progress(TASK, number, len(recipes) + TURNS)
             try:
                 contestants.append(_Contestant(recipe, folder / str(number), settings))
             except UserError as error:
@@ -98,7 +98,7 @@ def measure_paces(
         everyone = [one for contestant in contestants for one in (contestant, contestant.preparing) if one]
         began, allowed = time.monotonic(), MEASURED_SHARE * budget_seconds * len(recipes)
         for turn in range(TURNS):
-            on_progress(len(recipes) + turn, len(recipes) + TURNS)
+            callback.on_progress(TASK, len(recipes) + turn, len(recipes) + TURNS)
             for one in everyone:
                 one.take_turn()
             if turn + 1 >= LEAST_TURNS and time.monotonic() - began > allowed:
@@ -118,7 +118,7 @@ class _Contestant:
         settings = replace(settings, began=began, trackers=())
         accelerator = create_accelerator(settings, folder)  # one each: scalers and what it has prepared are its own
         run = Run(folder)
-        self.training = Training(recipe, asked_for(recipe, None), run, settings, Listener(), accelerator, None)
+        self.training = Training(recipe, asked_for(recipe, None), run, settings, Callback(), accelerator, None)
         self.fixed = time.monotonic() - began - sum(run.info["wall_seconds"] for run in self.training.prepared)
         self.threads = torch.get_num_threads()  # Training has chosen it
         self.steps: list[float] = []

@@ -1,12 +1,12 @@
 """What a dataset is like, before anything is trained on it: counts, balance, sizes, bad files, copies, leaks."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from vitling.callbacks import Callback
 from vitling.data.pipeline.preprocessing import SMALL_SIDE
 from vitling.data.sources.dataset import Dataset
 from vitling.data.sources.images import ArrayImages, BadImage, Images, evenly, load_image
@@ -18,8 +18,6 @@ MOST_FILES, MOST_ROWS = 20_000, 60_000  # images that are looked at: files must 
 SHOWN = 5  # pairs of copies that are named
 CHUNK = 64
 QUERIES, REFERENCES = 1000, 10_000  # of the nearest-neighbour vote
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,7 @@ class Survey:
         return max(self.class_counts.values()) / min(self.class_counts.values())
 
 
-def survey(dataset: Dataset, *, brief: bool = False, on_progress: Progress | None = None) -> Survey:
+def survey(dataset: Dataset, *, brief: bool = False, callback: Callback | None = None) -> Survey:
     """Look at a dataset; a brief look reads heads only, so that it takes no time."""
     train = dataset.splits["train"]
     counts = np.bincount(train.labels, minlength=len(dataset.class_names))
@@ -82,7 +80,7 @@ def survey(dataset: Dataset, *, brief: bool = False, on_progress: Progress | Non
     )
     if brief:
         return Survey(unreadable=list(dataset.skipped), **facts)
-    return Survey(**facts, **_look_at_pixels(dataset, min(sizes[0]), on_progress or (lambda *_: None)))
+    return Survey(**facts, **_look_at_pixels(dataset, min(sizes[0]), callback or Callback()))
 
 
 def _sizes(images: Images) -> list[tuple[int, int]]:
@@ -98,13 +96,13 @@ def _sizes(images: Images) -> list[tuple[int, int]]:
     return [size for size in map_threads(size, indices) if size]
 
 
-def _look_at_pixels(dataset: Dataset, short_side: int, on_progress: Progress) -> dict:
+def _look_at_pixels(dataset: Dataset, short_side: int, callback: Callback) -> dict:
     unreadable, seen, thumbnails = list(dataset.skipped), {}, {}
     total = sum(map(len, dataset.splits.values()))
     for split, images in dataset.splits.items():
         most = MOST_ROWS if isinstance(images, ArrayImages) else MOST_FILES
         sample = images.subset(evenly(len(images), max(1, most * len(images) // total)))
-        thumbnails[split], good = _thumbnails(sample, dataset, lambda *done, split=split: on_progress(split, *done))
+        thumbnails[split], good = _thumbnails(sample, dataset, f"reading {split}", callback)
         unreadable += [sample.names[i] for i in np.flatnonzero(~good)]
         seen[split] = sample.subset(np.flatnonzero(good))
 
@@ -112,8 +110,7 @@ def _look_at_pixels(dataset: Dataset, short_side: int, on_progress: Progress) ->
 
     def copies(split: str, among: Tensor | None = None) -> Copies:
         where = "copies" if among is None else f"leaks of {split}"
-        report = lambda *done: on_progress(where, *done)  # noqa: E731
-        pairs = find_twins(thumbnails[split], among, likeness=likeness, on_progress=report)
+        pairs = find_twins(thumbnails[split], among, likeness=likeness, task=f"looking for {where}", callback=callback)
         named = [(seen[split].names[i], seen["train"].names[j]) for i, j in pairs[:SHOWN]]
         return Copies(len(pairs), named)
 
@@ -127,7 +124,7 @@ def _look_at_pixels(dataset: Dataset, short_side: int, on_progress: Progress) ->
     )
 
 
-def _thumbnails(images: Images, dataset: Dataset, on_progress: Callable[[int, int], None]) -> tuple[Tensor, np.ndarray]:
+def _thumbnails(images: Images, dataset: Dataset, task: str, callback: Callback) -> tuple[Tensor, np.ndarray]:
     """Thumbnails of the images that can be read, and which those are."""
     pixels = torch.empty(len(images), dataset.channels, SIDE, SIDE, dtype=torch.uint8)
     rows, good = pixels.numpy(), np.ones(len(images), bool)
@@ -142,7 +139,7 @@ def _thumbnails(images: Images, dataset: Dataset, on_progress: Callable[[int, in
         return stop
 
     for stop in map_threads(load, range(0, len(images), CHUNK)):
-        on_progress(stop, len(images))
+        callback.on_progress(task, stop, len(images))
     return pixels[torch.from_numpy(good)], good
 
 

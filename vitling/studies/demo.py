@@ -4,8 +4,8 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitling.callbacks import StudyListener
-from vitling.diagnose.diagnosis import Progress, diagnose_run
+from vitling.callbacks import StudyCallback
+from vitling.diagnose.diagnosis import diagnose_run
 from vitling.errors import UserError
 from vitling.evaluation.comparison import Comparison, compare
 from vitling.evaluation.evaluation import read_evaluation
@@ -47,19 +47,19 @@ def contenders() -> dict[str, Recipe]:
     }
 
 
-def demo(out: str | Path, *, listener: StudyListener | None = None, on_progress: Progress | None = None) -> Story:
+def demo(out: str | Path, *, callback: StudyCallback | None = None) -> Story:
     """Train both as a study of one seed, compare them on the test split image by image, and diagnose them on one page.
 
     The same call again finds all that is there already.
     """
-    trained = study(contenders(), out, seeds=1, listener=listener)
+    trained = study(contenders(), out, seeds=1, callback=callback)
     runs = list(trained.runs.values())
     evaluations = [read_evaluation(run) for run in runs]
     page = trained.folder / "diagnosis.html"
     if trained.failures:
         raise UserError("; ".join(trained.failures.values()))
     if not page.exists() or page.stat().st_mtime < max(evaluation_file(run).stat().st_mtime for run in runs):
-        diagnose_run(*runs, out=page, on_progress=on_progress)
+        diagnose_run(*runs, out=page, callback=callback)
     verdicts = [measured["headline"] for measured in json.loads(page.with_suffix(".json").read_text())]
     first, second = map(Contender, trained.names, runs, evaluations, verdicts)
     return Story(first, second, compare(*evaluations), page)

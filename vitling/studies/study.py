@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from vitling.callbacks import Listener, StudyListener
+from vitling.callbacks import Callback, StudyCallback
 from vitling.data.pipeline.training_data import open_recipe_data
 from vitling.errors import UserError, did_you_mean
 from vitling.evaluation.evaluation import evaluate
@@ -35,7 +35,7 @@ def study(
     split: str = "test",
     jobs: int = 1,
     settings: Settings | None = None,
-    listener: StudyListener | None = None,
+    callback: StudyCallback | None = None,
 ) -> Study:
     """Train every recipe with every seed on every fraction of the data, then write the table and the page.
 
@@ -43,7 +43,7 @@ def study(
     `"test"` looks at the test split, once per run. `budget_seconds` is wall time per run, equal for all recipes.
     """
     seeds = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
-    settings, listener = settings or Settings(), listener or StudyListener()
+    settings, callback = settings or Settings(), callback or StudyCallback()
     if jobs > 1 and not settings.threads:
         settings = replace(settings, threads=max(1, torch.get_num_threads() // jobs))
     _check_plan(recipes, seeds, fractions, split, jobs, settings)
@@ -52,27 +52,27 @@ def study(
         result.plan(recipes, seeds, fractions, budget_seconds, split)
         _check_data(recipes, split, settings)
         if budget_seconds:
-            _measure(result, settings, listener)
+            _measure(result, settings, callback)
         result.check_runs()
         result.save()
-        _complete(result, jobs, settings, listener)
+        _complete(result, jobs, settings, callback)
         result.write()
     return result
 
 
-def complete_run(recipe: Recipe, path: Path, *, split: str, settings: Settings, listener: Listener) -> None:
+def complete_run(recipe: Recipe, path: Path, *, split: str, settings: Settings, callback: Callback) -> None:
     """Train to the end and, where that is the study's split, look at the test split: once, whatever happens later."""
     run = Run(path)
     if not run.finished:
-        train(recipe, path, settings=replace(settings, began=time.monotonic()), listener=listener)
+        train(recipe, path, settings=replace(settings, began=time.monotonic()), callback=callback)
     if split == "test" and not evaluation_file(run).exists():
-        evaluate(run, reading=settings.reading, on_progress=listener.decoding)
+        evaluate(run, reading=settings.reading, callback=callback)
 
 
-def _complete(study: Study, jobs: int, settings: Settings, listener: StudyListener) -> None:
+def _complete(study: Study, jobs: int, settings: Settings, callback: StudyCallback) -> None:
     """Complete every run; what one of them refuses is written down and does not stop the others."""
     todo = [key for key, run in study.runs.items() if study.score(run) is None]
-    listener.planned(len(study.runs), len(study.runs) - len(todo))
+    callback.on_study_start(len(study.runs), len(study.runs) - len(todo))
     workers = Workers() if jobs > 1 else None
     complete = workers.complete_run if workers else complete_run
 
@@ -80,8 +80,8 @@ def _complete(study: Study, jobs: int, settings: Settings, listener: StudyListen
         """Complete one run: the reason where it failed."""
         run, where = study.runs[key], study.run_settings(key[0], settings)
         try:
-            recipe, hears = study.run_recipe(*key), listener.began(run_label(*key))
-            complete(recipe, run.path, split=study.split, settings=where, listener=hears)
+            recipe, hears = study.run_recipe(*key), callback.on_run_start(run_label(*key))
+            complete(recipe, run.path, split=study.split, settings=where, callback=hears)
             return ""
         except UserError as error:
             return str(error)
@@ -90,7 +90,7 @@ def _complete(study: Study, jobs: int, settings: Settings, listener: StudyListen
         study.failures |= {key: reason} if reason else {}
         study.save()
         score = study.score(study.runs[key])
-        listener.ended(run_label(*key), reason or f"{score:.2f} %")
+        callback.on_run_end(run_label(*key), reason or f"{score:.2f} %")
 
     if workers is None:
         for key in todo:
@@ -114,7 +114,7 @@ def _complete(study: Study, jobs: int, settings: Settings, listener: StudyListen
         raise Interrupted(f"saved the runs of {study.folder}; the same command resumes them")
 
 
-def _measure(study: Study, settings: Settings, listener: StudyListener) -> None:
+def _measure(study: Study, settings: Settings, callback: StudyCallback) -> None:
     """Measure the recipes that have no pace yet.
 
     A recipe that joins later is measured in turns with the first one known, and counts as if it had been there then.
@@ -129,7 +129,7 @@ def _measure(study: Study, settings: Settings, listener: StudyListener) -> None:
         study.folder / "measuring",
         settings=settings,
         budget_seconds=study.budget_seconds,
-        on_progress=listener.measuring,
+        callback=callback,
     )
     slower = study.paces[yardstick].step / paces.pop(yardstick).step if yardstick else 1.0
     study.paces |= {name: pace.scaled(slower) for name, pace in paces.items()}
@@ -141,7 +141,7 @@ def _measure(study: Study, settings: Settings, listener: StudyListener) -> None:
                 raise UserError(f"{name}: {error}") from None
             part = "" if fraction == 1 else f", {fraction:g} of the data"
             pace = f"{1000 * study.paces[name].step:.0f} ms a step"
-            listener.say(f"{name}{part}: {pace}, so epochs={epochs} in {study.budget_seconds:g} s")
+            callback.log(f"{name}{part}: {pace}, so epochs={epochs} in {study.budget_seconds:g} s")
 
 
 def _check_plan(recipes: dict[str, Recipe], seeds, fractions, split: str, jobs: int, settings: Settings) -> None:

@@ -22,7 +22,7 @@ from accelerate.state import AcceleratorState
 from timm.utils import ModelEmaV3
 from torch import Tensor, nn
 
-from vitling.callbacks import Listener
+from vitling.callbacks import Callback
 from vitling.data.pipeline.loader import TrainLoader, eval_batches, step_seed
 from vitling.data.pipeline.preprocessing import as_size
 from vitling.data.pipeline.training_data import TrainingData, prepare_training_data
@@ -47,14 +47,14 @@ COMPILE_WORTH_SECONDS = 900  # compile=auto compiles when more eager training th
 
 
 def train(
-    recipe: Recipe, run_dir: str | Path, *, settings: Settings | None = None, listener: Listener | None = None
+    recipe: Recipe, run_dir: str | Path, *, settings: Settings | None = None, callback: Callback | None = None
 ) -> Run:
     """Train a recipe into a run directory; into the same directory again, resume it."""
-    settings, listener = settings or Settings(), listener or Listener()
+    settings, callback = settings or Settings(), callback or Callback()
     accelerator = create_accelerator(settings, run_dir)
     threads = torch.get_num_threads()
     try:
-        run = _train_with(accelerator, recipe, run_dir, settings, listener)
+        run = _train_with(accelerator, recipe, run_dir, settings, callback)
     finally:
         torch.set_num_threads(threads)
     accelerator.end_training()
@@ -62,7 +62,7 @@ def train(
 
 
 def _train_with(
-    accelerator: Accelerator, recipe: Recipe, run_dir: str | Path, settings: Settings, listener: Listener
+    accelerator: Accelerator, recipe: Recipe, run_dir: str | Path, settings: Settings, callback: Callback
 ) -> Run:
     recipe = from_dict(to_dict(recipe))  # declared types, as if read from its file: the run is compared with that
     run = Run(run_dir)
@@ -71,12 +71,12 @@ def _train_with(
         resuming = run.claim(asked)
         accelerator.wait_for_everyone()
         if run.finished:
-            listener.say(f"{run.path} is finished already: {run.info['stopped']}.")
+            callback.log(f"{run.path} is finished already: {run.info['stopped']}.")
             return run
         if resuming and (run.path / "recipe.yaml").exists():  # written last when a run begins
             recipe = run.recipe  # resolved when the run began
         with interruption() as wish:
-            Training(recipe, asked, run, settings, listener, accelerator, wish).run_to_end()
+            Training(recipe, asked, run, settings, callback, accelerator, wish).run_to_end()
     return run
 
 
@@ -84,9 +84,9 @@ class Training:
     """A run in progress: everything a checkpoint has to bring back, and the loop over it."""
 
     def __init__(
-        self, recipe: Recipe, asked: dict, run: Run, settings: Settings, listener: Listener, accelerator, interruption
+        self, recipe: Recipe, asked: dict, run: Run, settings: Settings, callback: Callback, accelerator, interruption
     ):
-        self.run, self.asked, self.settings, self.listener = run, asked, settings, listener
+        self.run, self.asked, self.settings, self.callback = run, asked, settings, callback
         self.accelerator, self.interruption = accelerator, interruption
         self.began = settings.began
         self.prepared: list[Run] = []  # what the method needed first
@@ -121,19 +121,17 @@ class Training:
     def _load_data(self, recipe: Recipe) -> TrainingData:
         size = as_size(recipe.img_size) or default_size(recipe.model)
         with self.accelerator.main_process_first():  # one process downloads, the others find the files
-            return prepare_training_data(
-                recipe, self.settings.reading, model_size=size, on_progress=self.listener.decoding
-            )
+            return prepare_training_data(recipe, self.settings.reading, model_size=size, callback=self.callback)
 
     def _build(self, load_init: bool) -> None:
         recipe, data = self.recipe, self.data
         for note in data.dataset.notes:
-            self.listener.say(note)
+            self.callback.log(note)
         method_args = prepare_method(recipe.method, self._surroundings(), recipe.method_args)
         seed_everything(recipe.seed, "init")
         model, what_was_loaded = create_model(recipe, data, load_init)
         if what_was_loaded:
-            self.listener.say(what_was_loaded)
+            self.callback.log(what_was_loaded)
         method = create_method(
             recipe.method,
             model,
@@ -171,7 +169,7 @@ class Training:
             begin()
             budget = self.settings.budget_seconds
             settings = replace(self.settings, trackers=(), budget_seconds=budget and budget * PREPARING_SHARE)
-            run = _train_with(self.accelerator, recipe, self.run.path / name, settings, self.listener)
+            run = _train_with(self.accelerator, recipe, self.run.path / name, settings, self.callback)
             self.accelerator.free_memory()  # forgets the network and its optimiser
             self.prepared.append(run)
             return run
@@ -185,8 +183,7 @@ class Training:
             recipe=self.recipe,
             data=self.data,
             folder=self.run.path,
-            say=self.listener.say,
-            on_progress=self.listener.decoding,
+            callback=self.callback,
             train=train_first,
             once=once,
         )
@@ -256,7 +253,7 @@ class Training:
             )
         self.recipe = scale_epochs(self.recipe, epochs)
         self.loader.recipe = self.recipe
-        self.listener.say(f"a step takes {step_seconds * 1000:.0f} ms, so the budget allows {epochs} epochs")
+        self.callback.log(f"a step takes {step_seconds * 1000:.0f} ms, so the budget allows {epochs} epochs")
 
     def _measure(self) -> tuple[float, float, float]:
         """Seconds of a step, of everything so far, and of a validation. The weights are as before afterwards."""
@@ -299,7 +296,7 @@ class Training:
 
     def run_to_end(self) -> None:
         recipe, per_epoch = self.recipe, self.loader.steps_per_epoch
-        self.listener.started(self._facts())
+        self.callback.on_start(self._facts())
         self.clock, self.first_step = time.monotonic(), self.step
         stopped = f"all {recipe.epochs} epochs are done"
         for epoch in range(self.step // per_epoch, recipe.epochs):
@@ -330,7 +327,7 @@ class Training:
                 self.run.confirm_checkpoint()  # its weights have given a finite loss
             seen += self.recipe.batch_size
             rate = seen / (time.monotonic() - clock)
-            self.listener.stepped(epoch, self.step - epoch * per_epoch, per_epoch, self.last_loss, rate)
+            self.callback.on_step(epoch, self.step - epoch * per_epoch, per_epoch, self.last_loss, rate)
             self._decide_compile()
         self.images_per_second = seen / max(time.monotonic() - clock, 1e-9)
 
@@ -449,7 +446,7 @@ class Training:
                 self._save_model("best", model)
         if self.settings.trackers:
             self.accelerator.log({k: v for k, v in record.items() if k != "epoch"}, step=self.step)
-        self.listener.validated({**record, "best_top1": self.best[0], "best_epoch": self.best_epoch}, timing)
+        self.callback.on_validation({**record, "best_top1": self.best[0], "best_epoch": self.best_epoch}, timing)
 
     def _finish(self, stopped: str) -> None:
         if self.accelerator.is_main_process:
@@ -497,7 +494,7 @@ class Training:
     def _load_checkpoint(self) -> dict | None:
         state, torn = self.run.load_checkpoint()
         for line in torn:
-            self.listener.say(line)
+            self.callback.log(line)
         if state is not None and state["recipe"] != recipe_digest(self.recipe):
             raise UserError(
                 f"the checkpoint in {self.run.path} is of another recipe than its recipe.yaml; "
@@ -524,7 +521,7 @@ class Training:
         if self.accelerator.is_main_process:
             self.run.cut_logs(state["logs"])
             self.run.update(status="running")
-        self.listener.say(f"resuming {self.run.path} at step {self.step}")
+        self.callback.log(f"resuming {self.run.path} at step {self.step}")
 
     def _pause_if_asked(self) -> None:
         """Save and leave after SIGTERM or Ctrl-C."""
@@ -550,7 +547,7 @@ class Training:
         if self.compiled:
             self.unwrapped.compile_networks()
         verb = "compiling: that is worth it" if self.compiled else "not compiling: that is not worth it"
-        self.listener.say(f"compile=auto: {left:.0f} s of training are left, {verb} above {COMPILE_WORTH_SECONDS} s")
+        self.callback.log(f"compile=auto: {left:.0f} s of training are left, {verb} above {COMPILE_WORTH_SECONDS} s")
 
     def _training_mode(self) -> None:
         self.method.train()

@@ -8,42 +8,43 @@ from contextlib import contextmanager
 from rich.markup import escape
 from rich.progress import Progress
 
-from vitling.callbacks import Listener, StudyListener
+from vitling.callbacks import Callback, StudyCallback
 from vitling.cli.terminal.console import print_whole, say
-from vitling.cli.terminal.training import Plain, listening
+from vitling.cli.terminal.training import Plain, calling_back
 from vitling.cli.terminal.words import duration, percent
 from vitling.errors import UserError, did_you_mean
 
 
-class PlainStudy(StudyListener):
+class PlainStudy(StudyCallback):
     """Lines about a study: each run when it begins and ends, and every half minute what it does."""
 
     def __init__(self):
         self.runs = self.finished = self.begun = 0
-        self.clock, self.done_before, self.said = time.monotonic(), 0, set()
+        self.clock, self.done_before, self.logged = time.monotonic(), 0, set()
 
-    def say(self, text: str) -> None:
-        if text not in self.said:  # what the data has to say, every run would say again
-            self.said.add(text)
-            self.print(text)
+    def log(self, message: str) -> None:
+        if message not in self.logged:  # what every run would log again
+            self.logged.add(message)
+            self.print(message)
 
     def print(self, text: str) -> None:
         say(text)
 
-    def measuring(self, done: int, total: int) -> None:
-        self.say("measuring how fast the recipes train, in turns")
+    def on_progress(self, task: str, done: int, total: int | None) -> None:
+        if not self.runs:  # before the runs, which say more themselves
+            self.log(task)
 
-    def planned(self, runs: int, finished: int) -> None:
+    def on_study_start(self, runs: int, finished: int) -> None:
         self.runs, self.finished, self.begun, self.done_before = runs, finished, finished, finished
         self.clock = time.monotonic()
         self.print(f"{runs} runs" + (f", {finished} of them finished already" if finished else ""))
 
-    def began(self, label: str) -> Listener:
+    def on_run_start(self, label: str) -> Callback:
         self.begun += 1
         self.print(f"run {self.begun} of {self.runs}: {label}")
         return PlainStudyRun(label, self)
 
-    def ended(self, label: str, outcome: str) -> None:
+    def on_run_end(self, label: str, outcome: str) -> None:
         self.finished += 1
         self.print(f"{label}: {outcome}    ({self.finished} of {self.runs} done, {self.times()})")
 
@@ -60,13 +61,15 @@ class PlainStudyRun(Plain):
         super().__init__()
         self.label, self.study, self.shown_at = label, study, time.monotonic()
 
-    def say(self, text: str) -> None:
-        self.study.say(text)
+    def log(self, message: str) -> None:
+        self.study.log(message)
 
-    def started(self, facts: dict) -> None:
+    def on_progress(self, task: str, done: int, total: int | None) -> None: ...
+
+    def on_start(self, facts: dict) -> None:
         self.epochs, self.began, self.start_epoch = facts["epochs"], time.monotonic(), facts["start_epoch"]
 
-    def validated(self, record: dict, timing: dict) -> None:
+    def on_validation(self, record: dict, timing: dict) -> None:
         if time.monotonic() - self.shown_at >= 30:
             self.shown_at = time.monotonic()
             self.study.print(f"{self.label}: {self.line(record, timing)}")
@@ -91,21 +94,24 @@ class LiveStudy(PlainStudy):
         if name in self.bars:
             self.progress.remove_task(self.bars.pop(name))
 
-    def measuring(self, done: int, total: int) -> None:
-        self.bar("measuring in turns", done, total)
+    def on_progress(self, task: str, done: int, total: int | None) -> None:
+        self.bar(task, done, total)
+        if done == total:
+            self.remove(task)
 
-    def planned(self, runs: int, finished: int) -> None:
-        self.remove("measuring in turns")
-        super().planned(runs, finished)
+    def on_study_start(self, runs: int, finished: int) -> None:
+        for task in list(self.bars):
+            self.remove(task)
+        super().on_study_start(runs, finished)
         self.bar("study", finished, runs, f"{finished} of {runs} runs")
 
-    def began(self, label: str) -> Listener:
+    def on_run_start(self, label: str) -> Callback:
         self.begun += 1
         return LiveStudyRun(label, self)
 
-    def ended(self, label: str, outcome: str) -> None:
+    def on_run_end(self, label: str, outcome: str) -> None:
         self.remove(label)
-        super().ended(label, outcome)
+        super().on_run_end(label, outcome)
         self.bar("study", self.finished, self.runs, f"{self.finished} of {self.runs} runs, {self.times()}")
 
 
@@ -114,39 +120,28 @@ class LiveStudyRun(PlainStudyRun):
 
     last = ""
 
-    def decoding(self, split: str, done: int, total: int) -> None:
-        self.study.bar(self.label, done, total, f"reading {split}")
+    def on_progress(self, task: str, done: int, total: int | None) -> None:
+        self.study.bar(self.label, done, total, task)
 
-    def stepped(self, epoch: int, step: int, steps: int, loss: float, images_per_second: float) -> None:
+    def on_step(self, epoch: int, step: int, steps: int, loss: float, images_per_second: float) -> None:
         text = f"epoch {epoch + 1}/{self.epochs}  {self.last}"
         self.study.bar(self.label, epoch * steps + step, self.epochs * steps, text)
 
-    def validated(self, record: dict, timing: dict) -> None:
+    def on_validation(self, record: dict, timing: dict) -> None:
         self.last = f"val {percent(record['val_top1'])}"
 
 
 @contextmanager
 def show_study(quiet: bool = False):
-    """A listener for `study`. When interrupted it says how to go on, and the command ends with code 130."""
+    """A callback for `study`. When interrupted it says how to go on, and the command ends with code 130."""
     from vitling.training.signals import Interrupted
 
     try:
-        with listening(quiet, silent=StudyListener, plain=PlainStudy, live=LiveStudy) as listener:
-            yield listener
+        with calling_back(quiet, silent=StudyCallback, plain=PlainStudy, live=LiveStudy) as callback:
+            yield callback
     except (Interrupted, KeyboardInterrupt) as interruption:
         print(str(interruption) or "interrupted; the same command goes on", file=sys.stderr)
         sys.exit(130)
-
-
-def show_counting(listener: StudyListener):
-    """A callback `(name, done, total)` for what comes before and after a study's runs: a bar among its bars."""
-
-    def on_progress(name: str, done: int, total: int) -> None:
-        listener.bar(name, done, total, f"{done} of {total}")
-        if done >= total:
-            listener.progress.remove_task(listener.bars.pop(name))
-
-    return on_progress if isinstance(listener, LiveStudy) else None
 
 
 def show_study_table(study) -> None:

@@ -7,29 +7,29 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-from vitling.callbacks import Listener
-from vitling.cli.terminal.console import console, say
+from vitling.callbacks import Callback
+from vitling.cli.terminal.console import console, note, say
 from vitling.cli.terminal.words import duration, percent
 
 
-class Plain(Listener):
+class Plain(Callback):
     """One line per validation, for logs and pipes; at most one every two seconds."""
 
     def __init__(self):
         self.shown_at, self.pending = 0.0, None
 
-    def say(self, text: str) -> None:
-        say(text)
+    def log(self, message: str) -> None:
+        say(message)
 
-    def started(self, facts: dict) -> None:
+    def on_start(self, facts: dict) -> None:
         self.epochs, self.began, self.start_epoch = facts["epochs"], time.monotonic(), facts["start_epoch"]
         channels, height, width = facts["input"]
-        self.say(
+        self.log(
             f"{facts['model']} ({facts['parameters'] / 1e6:.2f} M parameters, {facts['method']}) on {facts['data']}: "
             f"{facts['train_images']:,} training and {facts['val_images']:,} validation images of {channels} x {height} x {width}, "
             f"{facts['classes']} classes"
         )
-        self.say(
+        self.log(
             f"{facts['epochs']} epochs of {facts['steps_per_epoch']} steps, learning rate {facts['lr']:g}, on {facts['device']}"
             + (f" x {facts['processes']}" if facts["processes"] > 1 else "")
         )
@@ -45,33 +45,33 @@ class Plain(Listener):
             f"{timing['images_per_second']:,.0f} images/s  {duration(self.left(record['epoch']))} left"
         )
 
-    def validated(self, record: dict, timing: dict) -> None:
+    def on_validation(self, record: dict, timing: dict) -> None:
         self.pending = self.line(record, timing)
         if time.monotonic() - self.shown_at >= 2 or record["epoch"] == self.epochs:
             self.flush()
 
     def flush(self) -> None:
         if self.pending:
-            self.say(self.pending)
+            self.log(self.pending)
             self.shown_at, self.pending = time.monotonic(), None
 
-    def finished(self, run) -> None:
+    def on_end(self, run) -> None:
         self.flush()
         info = run.info
         if "best" not in info:
             return
         best = info["best"]
-        self.say(
+        self.log(
             f"stopped: {info['stopped']}, after {duration(info['wall_seconds'])}. "
             f"Best validation accuracy {percent(best['val_top1'])} in epoch {best['epoch']}."
         )
-        self.say(f"run directory: {run.path}")
+        self.log(f"run directory: {run.path}")
         if "test" in info["data"].get("splits", ["test"]):
-            self.say(f"next: vitling evaluate {run.path}    (the test set: look once)")
+            self.log(f"next: vitling evaluate {run.path}    (the test set: look once)")
         else:
-            self.say(f"next: vitling evaluate {run.path} --split val    (every number; the data has no test set)")
-        self.say(f"      vitling diagnose {run.path}    (why this number, and what to try)")
-        self.say(f"      vitling predict {run.path} IMAGE...")
+            self.log(f"next: vitling evaluate {run.path} --split val    (every number; the data has no test set)")
+        self.log(f"      vitling diagnose {run.path}    (why this number, and what to try)")
+        self.log(f"      vitling predict {run.path} IMAGE...")
 
 
 class Live(Plain):
@@ -81,27 +81,27 @@ class Live(Plain):
         super().__init__()
         self.progress, self.bars = progress, {}
 
-    def say(self, text: str) -> None:
-        self.progress.console.print(text, soft_wrap=True, markup=False)
+    def log(self, message: str) -> None:
+        self.progress.console.print(message, soft_wrap=True, markup=False)
 
     def _bar(self, name: str, done: int, total: int, text: str = "") -> None:
         if name not in self.bars:
             self.bars[name] = self.progress.add_task(name, total=total, text=text)
         self.progress.update(self.bars[name], completed=done, total=total, text=text)
 
-    def decoding(self, split: str, done: int, total: int) -> None:
-        self._bar(f"reading {split}", done, total, f"{done:,}/{total:,}")
-        if done >= total:
-            self.progress.remove_task(self.bars.pop(f"reading {split}"))
+    def on_progress(self, task: str, done: int, total: int | None) -> None:
+        self._bar(task, done, total, f"{done:,}/{total:,}" if total else "")
+        if done == total:
+            self.progress.remove_task(self.bars.pop(task))
 
-    def stepped(self, epoch: int, step: int, steps: int, loss: float, images_per_second: float) -> None:
+    def on_step(self, epoch: int, step: int, steps: int, loss: float, images_per_second: float) -> None:
         last = getattr(self, "last", "")
         text = f"epoch {epoch + 1}/{self.epochs}  loss {loss:.3f}  {last}  {images_per_second:,.0f} images/s"
         self._bar("training", epoch * steps + step, self.epochs * steps, text)
 
-    def validated(self, record: dict, timing: dict) -> None:
+    def on_validation(self, record: dict, timing: dict) -> None:
         self.last = f"val {percent(record['val_top1'])}"
-        super().validated(record, timing)
+        super().on_validation(record, timing)
 
 
 def live_progress(console: Console) -> Progress:
@@ -116,8 +116,8 @@ def live_progress(console: Console) -> Progress:
 
 
 @contextmanager
-def listening(quiet: bool, *, silent: type, plain: type, live: type):
-    """The listener that fits the place: one with bars in a terminal, one of plain lines elsewhere, or a silent one."""
+def calling_back(quiet: bool, *, silent: type, plain: type, live: type):
+    """The callback that fits the place: one with bars in a terminal, one of plain lines elsewhere, or a silent one."""
     if quiet:
         yield silent()
     elif console.is_terminal:
@@ -129,28 +129,40 @@ def listening(quiet: bool, *, silent: type, plain: type, live: type):
 
 @contextmanager
 def show_training(quiet: bool = False):
-    """A listener for `train`. Says how to resume when interrupted."""
+    """A callback for `train`. Says how to resume when interrupted."""
     from vitling.training.signals import Interrupted
 
     try:
-        with listening(quiet, silent=Listener, plain=Plain, live=Live) as listener:
-            yield listener
+        with calling_back(quiet, silent=Callback, plain=Plain, live=Live) as callback:
+            yield callback
     except Interrupted as interruption:
         say(str(interruption))
 
 
+class Notes(Callback):
+    """What is worth a line, on standard error, so that it never mixes with data."""
+
+    def log(self, message: str) -> None:
+        note(message)
+
+
+class Bars(Notes):
+    """A bar for every task, on standard error."""
+
+    def __init__(self, progress: Progress):
+        self.progress, self.bars = progress, {}
+
+    def on_progress(self, task: str, done: int, total: int | None) -> None:
+        if task not in self.bars:
+            self.bars[task] = self.progress.add_task(task, total=total)
+        self.progress.update(self.bars[task], completed=done, total=total)
+
+
 @contextmanager
 def show_progress(quiet: bool = False):
-    """A callback `(name, done, total)` that moves a bar on standard error."""
+    """A callback that moves bars on standard error where that is a terminal."""
     if quiet or not sys.stderr.isatty():
-        yield None
+        yield Notes()
         return
-    bars: dict = {}
     with Progress(console=Console(stderr=True), transient=True) as progress:
-
-        def on_progress(name: str, done: int, total: int) -> None:
-            if name not in bars:
-                bars[name] = progress.add_task(name, total=total)
-            progress.update(bars[name], completed=done, total=total)
-
-        yield on_progress
+        yield Bars(progress)

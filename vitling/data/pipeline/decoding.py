@@ -1,11 +1,10 @@
 """Many images at once: decoded into one tensor by threads, and their mean and deviation."""
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
 from torch import Tensor
 
+from vitling.callbacks import Callback
 from vitling.data.sources.images import FITS, ArrayImages, Images, evenly, load_image
 from vitling.data.threads import map_threads
 from vitling.errors import UserError, did_you_mean
@@ -21,9 +20,10 @@ def decode(
     channels: int,
     white: int = 255,
     threads: int | None = None,
-    on_progress: Callable[[int, int], None] | None = None,
+    task: str = "decoding",
+    callback: Callback | None = None,
 ) -> Tensor:
-    """All images as one uint8 tensor, N x C x height x width. `on_progress` is told (done, total)."""
+    """All images as one uint8 tensor, N x C x height x width. The callback is told of its progress as `task`."""
     if fit not in FITS:
         raise UserError(f"unknown fit '{fit}'. {did_you_mean(fit, FITS)}")
     decoded = torch.empty(len(images), channels, *size, dtype=torch.uint8)
@@ -44,8 +44,8 @@ def decode(
         return stop
 
     for stop in map_threads(load, range(0, len(images), CHUNK), threads):
-        if on_progress:
-            on_progress(stop, len(images))
+        if callback:
+            callback.on_progress(task, stop, len(images))
     return decoded
 
 

@@ -1,12 +1,12 @@
 """Where data lies and how it is read: decoded into memory, or streamed."""
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
+from vitling.callbacks import Callback
 from vitling.data.pipeline.decoding import decode
 from vitling.data.pipeline.loader import Resident, Streamed
 from vitling.data.sources.images import Images
@@ -39,9 +39,6 @@ def _container_limits() -> list[int]:
     return [int(text) for text in texts if text.isdigit()]
 
 
-Progress = Callable[[str, int, int], None]
-
-
 def load_split(
     images: Images,
     name: str,
@@ -51,11 +48,10 @@ def load_split(
     channels: int,
     white: int,
     reading: Reading,
-    on_progress: Progress | None = None,
+    callback: Callback | None = None,
 ) -> Resident | Streamed:
     """Decode a split into memory where it fits the limit; else read it batch by batch."""
     args = dict(size=size, fit=fit, channels=channels, white=white)
     if len(images) * channels * size[0] * size[1] > reading.memory_gb * 2**30:
         return Streamed(images, workers=reading.workers, **args)
-    report = (lambda done, total: on_progress(name, done, total)) if on_progress else None
-    return Resident(decode(images, on_progress=report, **args), torch.as_tensor(images.labels))
+    return Resident(decode(images, task=f"reading {name}", callback=callback, **args), torch.as_tensor(images.labels))

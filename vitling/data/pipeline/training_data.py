@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 
+from vitling.callbacks import Callback
 from vitling.data.pipeline.decoding import channel_statistics
 from vitling.data.pipeline.loader import Resident, Streamed
 from vitling.data.pipeline.preprocessing import Preprocessing, as_size, natural_size
-from vitling.data.pipeline.reading import Progress, Reading, load_split
+from vitling.data.pipeline.reading import Reading, load_split
 from vitling.data.sources.dataset import Dataset, open_dataset
 from vitling.data.sources.images import Images
 from vitling.data.splits import carve_validation, k_folds, take_fraction
@@ -28,7 +29,7 @@ class TrainingData:
 
 
 def prepare_training_data(
-    recipe: Recipe, reading: Reading, *, model_size: tuple[int, int], on_progress: Progress | None = None
+    recipe: Recipe, reading: Reading, *, model_size: tuple[int, int], callback: Callback | None = None
 ) -> TrainingData:
     """Open the recipe's data and make its training and validation splits ready."""
     dataset = open_recipe_data(recipe, reading)
@@ -36,7 +37,7 @@ def prepare_training_data(
     size = as_size(recipe.img_size) or natural_size(train) or model_size
     args = dict(fit=recipe.fit, channels=dataset.channels, white=dataset.white)
     stored = as_size(recipe.train_size) or size
-    reader = dict(reading=reading, on_progress=on_progress)
+    reader = dict(reading=reading, callback=callback)
     train_source = load_split(train, "train", size=stored, **args, **reader)
     if (recipe.mean is None) != (recipe.std is None):
         raise UserError("mean and std belong together; give both, or neither to take them from the training images.")

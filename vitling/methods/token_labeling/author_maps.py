@@ -4,12 +4,13 @@ A file's name ends at its first dot, as the release cuts it. Files are read as p
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from vitling.callbacks import Callback
 from vitling.data.sources.images import Images
 from vitling.errors import UserError
 from vitling.methods.token_labeling.label_maps import LabelMaps
@@ -61,9 +62,7 @@ def read_maps(paths: list[Path], num_classes: int) -> Iterator[tuple[np.ndarray,
         yield scores.permute(1, 2, 0).numpy(), number.permute(1, 2, 0).numpy()
 
 
-def write_maps(
-    maps: LabelMaps, folder: str | os.PathLike, images: Images, on_progress: Callable[[int, int], None] | None = None
-) -> None:
+def write_maps(maps: LabelMaps, folder: str | os.PathLike, images: Images, callback: Callback | None = None) -> None:
     """Write label maps as the release's files."""
     names = maps.header.class_names
     if len(names) > MOST_CLASSES:
@@ -73,5 +72,5 @@ def write_maps(
         path.parent.mkdir(parents=True, exist_ok=True)
         torch.save(torch.stack([scores, classes.half()]), path.with_suffix(".tmp"))
         os.replace(path.with_suffix(".tmp"), path)  # not synced one by one: that would take longer than all the rest
-        if on_progress:
-            on_progress(i + 1, len(images))
+        if callback:
+            callback.on_progress("writing .pt files", i + 1, len(images))

@@ -128,7 +128,7 @@ class TokenLabeling(Method):
             return others
         data, recipe = around.data, around.recipe
         if relabel == "auto":
-            around.say("training a small CNN that will label the tokens")
+            around.callback.log("training a small CNN that will label the tokens")
             annotator = around.train(annotator_recipe(recipe, data.preprocessing.size), "annotator")
         if annotator:
             labels = around.folder / "labels"
@@ -140,8 +140,7 @@ class TokenLabeling(Method):
                     size=annotator_size,
                     fit=recipe.fit,
                     top_k=top_k,
-                    say=around.say,
-                    on_progress=around.on_progress,
+                    callback=around.callback,
                 )
             )
         train, _ = split_training(data.dataset, recipe)

@@ -8,7 +8,6 @@ relative to the classes that are not stored, so that its softmax is that of the 
 import hashlib
 import math
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from vitling.callbacks import Callback
 from vitling.data.pipeline.decoding import decode
 from vitling.data.pipeline.preprocessing import Preprocessing, as_size
 from vitling.data.pipeline.reading import Reading
@@ -28,8 +28,6 @@ from vitling.runs.run import Run, load_run
 
 CHUNK_BYTES = 2**27  # of decoded pixels; after each chunk the maps are on the disk
 FLOAT16_MAX = 65504.0
-
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass
@@ -55,15 +53,14 @@ def relabel(
     batch_size: int = 64,
     on_bad_image: str = "error",
     reading: Reading | None = None,
-    say: Callable[[str], None] | None = None,
-    on_progress: Progress | None = None,
+    callback: Callback | None = None,
 ) -> LabelMaps:
     """Write the label maps of a dataset's training images into `out`; into the same folder again, go on.
 
     `annotator` is a run, a timm model or its name, or a folder of the authors' .pt maps, which are converted. `size` and `fit`
     are how it sees the images: by default as in its own training; a larger size gives a finer map.
     """
-    say = say or (lambda text: None)
+    callback = callback or Callback()
     dataset = data if isinstance(data, Dataset) else _open(data, reading or Reading(), on_bad_image)
     size = as_size(size)
     if fit is not None and fit not in FITS:
@@ -71,7 +68,7 @@ def relabel(
     if top_k < 1:
         raise UserError(f"top_k={top_k} stores nothing; the paper stores 5.")
     if isinstance(annotator, (str, Path)) and is_author_folder(annotator):
-        return _convert_author_maps(Path(annotator), dataset, out, size, fit or "crop", say, on_progress)
+        return _convert_author_maps(Path(annotator), dataset, out, size, fit or "crop", callback)
 
     annotator = find_annotator(annotator, dataset, which)
     annotator = _look_at(annotator, size or annotator.view.size, fit or annotator.view.fit)
@@ -93,7 +90,7 @@ def relabel(
         weights=weights_digest(model),
         raw_scores=raw_scores,
     )
-    maps = _begin(out, header, say)
+    maps = _begin(out, header, callback)
     pixels_per_image = annotator.view.channels * math.prod(annotator.view.size)
     chunk = max(batch_size, CHUNK_BYTES // pixels_per_image // batch_size * batch_size)
     agreed = seen = 0
@@ -106,15 +103,17 @@ def relabel(
             found.append(
                 [x.cpu().numpy() for x in (*best_classes(logits, header.top_k, raw_scores), logits.mean((1, 2)))]
             )
-            if on_progress:
-                on_progress("labelling", maps.done + sum(len(f[0]) for f in found), len(images))
+            if callback:
+                callback.on_progress("labelling", maps.done + sum(len(f[0]) for f in found), len(images))
         scores, classes, whole = (np.concatenate(x) for x in zip(*found, strict=True))
         maps.append(scores, classes)
         agreed, seen = agreed + (whole.argmax(1) == part.labels).sum(), seen + len(part)
     if seen:
-        say(f"the best class of a whole map is the image's label for {agreed / seen:.1%} of {seen:,} images")
+        callback.log(f"the best class of a whole map is the image's label for {agreed / seen:.1%} of {seen:,} images")
         if agreed / seen < 0.5:
-            say("such labels mislead: train the annotator longer, or show it the image size that it was trained at")
+            callback.log(
+                "such labels mislead: train the annotator longer, or show it the image size that it was trained at"
+            )
     return LabelMaps.open(out)
 
 
@@ -122,16 +121,18 @@ def _open(data: str, reading: Reading, on_bad_image: str) -> Dataset:
     return open_dataset(data, root=reading.root, download=reading.download, on_bad_image=on_bad_image)
 
 
-def _begin(out: str | Path, header: Header, say: Callable[[str], None]) -> LabelMaps:
+def _begin(out: str | Path, header: Header, callback: Callback) -> LabelMaps:
     """State what will be written, make sure that it fits, and create or continue it."""
     total = header.images * header.image_bytes
     rows, columns = header.grid
-    say(
+    callback.log(
         f"{header.images:,} label maps of {rows} x {columns} cells with {header.top_k} of {len(header.class_names)} classes: "
         f"{size_text(total)} in {out}, read from there batch by batch"
     )
     if header.grid == (1, 1):
-        say("the map is a single cell, so all tokens of an image get one label; a larger size gives a finer map")
+        callback.log(
+            "the map is a single cell, so all tokens of an image get one label; a larger size gives a finer map"
+        )
     maps = LabelMaps.create(out, header)
     left = total - maps.done * header.image_bytes
     if left > (free := shutil.disk_usage(Path(out).resolve()).free):
@@ -139,7 +140,7 @@ def _begin(out: str | Path, header: Header, say: Callable[[str], None]) -> Label
             f"the label maps need {size_text(left)} and {out} has {size_text(free)} free; free some or lower --top-k."
         )
     if 0 < maps.done < header.images:
-        say(f"going on after {maps.done:,} images")
+        callback.log(f"going on after {maps.done:,} images")
     return maps
 
 
@@ -278,8 +279,7 @@ def _convert_author_maps(
     out: str | Path,
     size,
     fit: str,
-    say: Callable[[str], None],
-    on_progress: Progress | None,
+    callback: Callback | None,
 ) -> LabelMaps:
     """The release's maps in our format. They cover what its evaluation transform shows, the central square: fit="crop"."""
     images = dataset.splits["train"]
@@ -304,12 +304,12 @@ def _convert_author_maps(
         weights="",
         raw_scores=True,
     )
-    maps = _begin(out, header, say)
+    maps = _begin(out, header, callback)
     while maps.done < len(images):
         found = list(read_maps(paths[maps.done : maps.done + 1024], len(dataset.class_names)))
         maps.append(*(np.stack(x) for x in zip(*found, strict=True)))
-        if on_progress:
-            on_progress("converting", maps.done, len(images))
+        if callback:
+            callback.on_progress("converting", maps.done, len(images))
     return LabelMaps.open(out)
 
 
@@ -320,10 +320,9 @@ def export_to_authors(
     *,
     on_bad_image: str = "error",
     reading: Reading | None = None,
-    on_progress: Progress | None = None,
+    callback: Callback | None = None,
 ) -> None:
     """Write label maps as the release's files, one per image."""
     dataset = data if isinstance(data, Dataset) else _open(data, reading or Reading(), on_bad_image)
     check_owner(maps.header, dataset, maps.folder)
-    report = (lambda done, total: on_progress("writing .pt files", done, total)) if on_progress else None
-    write_maps(maps, folder, dataset.splits["train"], report)
+    write_maps(maps, folder, dataset.splits["train"], callback)

@@ -1,6 +1,6 @@
 """A run of a study in a process of its own: both ends of the pipe.
 
-The child reads its job from standard input and tells what happens as JSON lines: a listener's method and its arguments.
+The child reads its job from standard input and tells what happens as JSON lines: a method of `Callback` and its arguments.
 """
 
 import json
@@ -12,7 +12,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from vitling.callbacks import Listener
+from vitling.callbacks import Callback
 from vitling.errors import UserError
 from vitling.recipes import Recipe, from_dict, to_dict
 
@@ -26,7 +26,7 @@ class Workers:
         self.processes: set[subprocess.Popen] = set()
         self.stopping = False
 
-    def complete_run(self, recipe: Recipe, path: Path, *, split: str, settings, listener: Listener) -> None:
+    def complete_run(self, recipe: Recipe, path: Path, *, split: str, settings, callback: Callback) -> None:
         """`study.complete_run` in a child, which raises here what it raised there."""
         from vitling.training.signals import Interrupted
 
@@ -51,7 +51,7 @@ class Workers:
                 process.send_signal(signal.SIGTERM)
             process.stdin.write(job)
             process.stdin.close()
-            outcome = self._hear(process, listener)
+            outcome = self._hear(process, callback)
             process.wait()
             self.processes.discard(process)
         if outcome == "interrupted" or (self.stopping and outcome != "done"):
@@ -62,7 +62,7 @@ class Workers:
             raise UserError(outcome or f"the process of {path} crashed: {lines[-1]} (all of it: {log})")
         log.unlink()
 
-    def _hear(self, process: subprocess.Popen, listener: Listener) -> str:
+    def _hear(self, process: subprocess.Popen, callback: Callback) -> str:
         """Pass on what the child tells until it ends: "done", "interrupted", the reason of a failure, or "" for a crash."""
         outcome = ""
         for line in process.stdout:
@@ -70,7 +70,7 @@ class Workers:
             if event == "outcome":
                 outcome = arguments[0]
             else:
-                getattr(listener, event)(*arguments)
+                getattr(callback, event)(*arguments)
         return outcome
 
     def stop(self) -> None:
@@ -79,7 +79,7 @@ class Workers:
             process.send_signal(signal.SIGTERM)
 
 
-class Telling(Listener):
+class Telling(Callback):
     """Writes what it hears to the parent."""
 
     def __init__(self, stream):
@@ -88,22 +88,22 @@ class Telling(Listener):
     def tell(self, *event) -> None:
         print(json.dumps(event), file=self.stream, flush=True)
 
-    def say(self, text: str) -> None:
-        self.tell("say", text)
+    def log(self, message: str) -> None:
+        self.tell("log", message)
 
-    def decoding(self, split: str, done: int, total: int) -> None:
-        if done >= total or self._time_is_right():
-            self.tell("decoding", split, done, total)
+    def on_progress(self, task: str, done: int, total: int | None) -> None:
+        if done == total or self._time_is_right():
+            self.tell("on_progress", task, done, total)
 
-    def started(self, facts: dict) -> None:
-        self.tell("started", facts)
+    def on_start(self, facts: dict) -> None:
+        self.tell("on_start", facts)
 
-    def stepped(self, *progress) -> None:
+    def on_step(self, *progress) -> None:
         if self._time_is_right():
-            self.tell("stepped", *progress)
+            self.tell("on_step", *progress)
 
-    def validated(self, record: dict, timing: dict) -> None:
-        self.tell("validated", record, timing)
+    def on_validation(self, record: dict, timing: dict) -> None:
+        self.tell("on_validation", record, timing)
 
     def _time_is_right(self) -> bool:
         right = time.monotonic() - self.told_at > TOLD_EVERY_SECONDS
@@ -125,7 +125,7 @@ def main() -> None:
     settings = Settings(**{**given, "reading": Reading(**given["reading"]), "trackers": tuple(given["trackers"])})
     try:
         complete_run(
-            from_dict(job["recipe"]), Path(job["path"]), split=job["split"], settings=settings, listener=telling
+            from_dict(job["recipe"]), Path(job["path"]), split=job["split"], settings=settings, callback=telling
         )
         telling.tell("outcome", "done")
     except Interrupted:

@@ -1,0 +1,60 @@
+"""`vitling predict`."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import vitling
+from vitling.cli import completion, terminal
+from vitling.cli.options import AsCsv, AsJson, DataRoot, Quiet, SkipBadImages, Weights, reading_options
+from vitling.errors import UserError
+
+
+def predict(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN",
+            help="A run, an .onnx file, an exported folder or hf-hub:OWNER/NAME.",
+            autocompletion=completion.runs,
+        ),
+    ],
+    images: Annotated[
+        list[str],
+        typer.Argument(metavar="IMAGE", help="Image files and folders; - reads paths from standard input."),
+    ],
+    top: Annotated[int, typer.Option(min=1, help="Classes per image.")] = 3,
+    weights: Weights = "best",
+    raw_probabilities: Annotated[
+        bool, typer.Option("--raw-probabilities", help="As the model gives them, not calibrated on validation images.")
+    ] = False,
+    attention: Annotated[Path | None, typer.Option(help="New folder for pictures of where the model looked.")] = None,
+    null: Annotated[
+        bool, typer.Option("--null", help="Paths on standard input end in NUL, as of find -print0.")
+    ] = False,
+    skip_bad_images: SkipBadImages = False,
+    data_root: DataRoot = None,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
+    quiet: Quiet = False,
+) -> None:
+    """Name the classes of images, with calibrated probabilities."""
+    if as_json and as_csv:
+        raise UserError("--json and --csv cannot both be printed; choose one.")
+    if null and "-" not in images:
+        raise UserError("--null is about paths on standard input; give - in place of the images.")
+
+    vitling.register_models()
+
+    from vitling.deploy.prediction import read_paths
+
+    named = [
+        path for given in images for path in (read_paths(sys.stdin.buffer, null=null) if given == "-" else [given])
+    ]
+    with terminal.show_progress(quiet or as_json or as_csv) as callback:
+        options = dict(top=top, which=weights, calibrated=not raw_probabilities, attention=attention)
+        common = dict(reading=reading_options(data_root, None, None), callback=callback)
+        predictions = vitling.predict(model, named, skip_bad_images=skip_bad_images, **options, **common)
+    terminal.show_predictions(predictions, "json" if as_json else "csv" if as_csv else "table")

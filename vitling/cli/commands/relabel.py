@@ -1,0 +1,56 @@
+"""`vitling relabel`."""
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import vitling
+from vitling.cli import completion, terminal
+from vitling.cli.options import Data, DataRoot, Quiet, SkipBadImages, Weights, reading_options
+
+
+def relabel(
+    annotator: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN",
+            help="A run, a model of timm, or a folder of the authors' .pt maps.",
+            autocompletion=completion.runs,
+        ),
+    ],
+    data: Data,
+    out: Annotated[Path | None, typer.Option(help="Folder for the maps; the same one again goes on.")] = None,
+    size: Annotated[str | None, typer.Option(help="Image size that the annotator sees, such as 64 or 64x96.")] = None,
+    fit: Annotated[
+        str | None,
+        typer.Option(
+            help="resize, pad or crop; default: as the annotator was trained.",
+            autocompletion=completion.one_of("resize", "pad", "crop"),
+        ),
+    ] = None,
+    top_k: Annotated[int, typer.Option(help="Classes kept per cell.")] = 5,
+    weights: Weights = "best",
+    raw_scores: Annotated[
+        bool, typer.Option("--raw-scores", help="Store logits as they are, like the release.")
+    ] = False,
+    authors: Annotated[Path | None, typer.Option(help="Also write the authors' .pt files into this folder.")] = None,
+    skip_bad_images: SkipBadImages = False,
+    data_root: DataRoot = None,
+    quiet: Quiet = False,
+) -> None:
+    """Write label maps for method=token_labeling, from any trained model."""
+    vitling.register_models()
+
+    from vitling.methods.token_labeling.relabeling import export_to_authors
+
+    out = out or Path("labels") / re.sub(r"[^\w.-]+", "-", f"{Path(data).stem}-{Path(annotator).name}")
+    options = dict(which=weights, size=terminal.parse_size(size), fit=fit, top_k=top_k, raw_scores=raw_scores)
+    reading, bad = reading_options(data_root, None, None), "skip" if skip_bad_images else "error"
+    with terminal.show_progress(quiet) as callback:
+        common = dict(on_bad_image=bad, reading=reading, callback=callback)
+        maps = vitling.relabel(annotator, data, out, **options, **common)
+        if authors:
+            export_to_authors(maps, data, authors, **common)
+    print(f"next: vitling train {data} method=token_labeling method_args.labels={maps.folder} model=lvvit_nano")
