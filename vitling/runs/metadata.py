@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 
 import vitling
-from vitling.data.sources.images import FITS
 from vitling.data.pipeline.preprocessing import Preprocessing
+from vitling.data.sources.images import FITS
 from vitling.errors import UserError
 from vitling.runs.run import Run
 

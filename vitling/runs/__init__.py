@@ -1,0 +1,1 @@
+"""The run directory, and the one way to open a model."""
