@@ -1,6 +1,5 @@
 """Evaluate a run: top-1, top-5, macro-F1, per class, calibration and the confusion matrix."""
 
-import json
 from pathlib import Path
 
 from vitling.callbacks import Callback
@@ -82,4 +81,4 @@ def _choose_split(dataset: Dataset, split: str, run: Run, own: bool) -> Images:
 
 def read_evaluation(run: Run) -> Evaluation:
     """What a run reached on its own test split, as it was written when that was looked at."""
-    return Evaluation(**json.loads((run.path / "evaluation-test.json").read_text()))
+    return Evaluation.from_json((run.path / "evaluation-test.json").read_text())
