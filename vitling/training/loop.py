@@ -16,17 +16,17 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from timm.utils import ModelEmaV3
 from torch import Tensor, nn
 
 from vitling.callbacks import Callback
-from vitling.data.pipeline.loader import TrainLoader, eval_batches, step_seed
+from vitling.data.pipeline.loader import TrainLoader, step_seed
 from vitling.data.pipeline.preprocessing import as_size
 from vitling.data.pipeline.training_data import TrainingData, prepare_training_data
 from vitling.errors import UserError
+from vitling.evaluation.loop import validate
 from vitling.methods import Surroundings, create_method, prepare_method
 from vitling.models import default_size
 from vitling.models.inspect import layer_gradient_norms
@@ -37,7 +37,6 @@ from vitling.training.settings import Settings, check_precision
 from vitling.training.setup import class_weights, create_augment, create_model
 from vitling.training.signals import Interrupted, interruption
 
-EVAL_BATCH = 256
 MEASURED_STEPS = 12  # of a run with a budget or compile=auto
 MEASURED_SHARE = 0.1  # of a budget, at most, for measuring
 PREPARING_SHARE = 0.25  # of a budget, for a run that the method needs first
@@ -266,7 +265,7 @@ class Training:
             if len(ticks) > MEASURED_STEPS or (enough and len(ticks) > 3):
                 break
         began = time.perf_counter()
-        seen = validate(self.model, self.data, self.accelerator, batches=1)["images"]
+        seen = validate(self.model, self.data.val, self.data.preprocessing, self.accelerator, batches=1)["images"]
         validation = (time.perf_counter() - began) / seen * len(self.data.val)
         self.unwrapped.load_state_dict(before[0])
         self.optimizer.load_state_dict(before[1])
@@ -410,11 +409,11 @@ class Training:
     def _validate(self, epoch: int) -> None:
         model = self.ema.module if self.ema else self.model
         began = time.monotonic()
-        val = validate(model, self.data, self.accelerator)
+        val = validate(model, self.data.val, self.data.preprocessing, self.accelerator)
         if not math.isfinite(val["loss"]):
             self._refuse_loss(val["loss"], f"val_loss={val['loss']}")
         others = {
-            f"val_{name}_top1": validate(network, self.data, self.accelerator)["top1"]
+            f"val_{name}_top1": validate(network, self.data.val, self.data.preprocessing, self.accelerator)["top1"]
             for name, network in self.unwrapped.evaluated().items()
         }
         steps = self.loader.steps_per_epoch * self.recipe.validate_every
@@ -584,41 +583,6 @@ class Training:
             "best": {"val_top1": self.best[0], "val_loss": -self.best[1], "epoch": self.best_epoch},
             "epochs_trained": self.step // self.loader.steps_per_epoch,
         }
-
-
-@torch.inference_mode()
-def validate(
-    model: nn.Module, data: TrainingData, accelerator: Accelerator, batches: int | None = None
-) -> dict[str, float]:
-    """Top-1 accuracy and mean cross-entropy on the validation split, or its first batches, over all processes."""
-    training, compiled = model.training, getattr(model, "_compiled_call_impl", None)
-    model.eval()
-    model._compiled_call_impl = None  # eager: compiling for the evaluation shapes would not repay itself
-    sums = torch.zeros(3, dtype=torch.float64, device=accelerator.device)
-    found = eval_batches(
-        data.val,
-        data.preprocessing.normalize,
-        batch_size=EVAL_BATCH,
-        device=accelerator.device,
-        rank=accelerator.process_index,
-        world=accelerator.num_processes,
-    )
-    for batch in islice(found, batches):
-        with accelerator.autocast():
-            logits = model(batch["image"]).float()
-        label = batch["label"]
-        loss = F.cross_entropy(logits, label, reduction="sum")
-        sums += torch.stack(
-            [
-                (logits.argmax(1) == label).sum().double(),
-                loss.double(),
-                torch.tensor(len(label), device=loss.device).double(),
-            ]
-        )
-    model.train(training)
-    model._compiled_call_impl = compiled
-    right, loss, count = accelerator.reduce(sums, "sum").tolist()
-    return {"top1": right / count, "loss": loss / count, "images": count}
 
 
 def seed_everything(*parts: object) -> None:
