@@ -86,5 +86,5 @@ def train(
         run = vitling.train(chosen, out, settings=where, callback=callback)
         callback.on_end(run)
         if run.finished and os.environ.get("RANK", "0") == "0":
-            page = write_run_page(run, reading=where.reading, callback=callback)
+            page = write_run_page(run, predictions=run.validation, reading=where.reading, callback=callback)
             callback.log(f"page: {page}")
