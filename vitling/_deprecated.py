@@ -58,7 +58,7 @@ MOVED = {
     "run": "runs.run",
     "study": "studies.study",
     "study_results": "studies.results",
-    "temperature": "evaluation.temperature",
+    "temperature": "evaluation.temperature evaluation.predictions",
     "train": "training.settings training.signals training.loop",
     "weights": "models.weights",
 }

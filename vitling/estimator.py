@@ -85,9 +85,9 @@ class ViTClassifier(ClassifierMixin, BaseEstimator):
         with self._folder(recipe, budget) as folder:
             run = self._train(recipe, budget, folder)
             self.model_, self.preprocessing_ = run.load_model(), run.preprocessing()
-            self.temperature_ = calibrate(run).temperature
+            self.temperature_ = calibrate(run, predictions=run.validation).temperature
             self.history_, self.n_iter_ = run.metrics(), run.info["epochs_trained"]
-            self.run_ = run if self.run_dir else None
+            self.run_ = Run(run.path) if self.run_dir else None  # its predictions on what was held out are let go
         return self
 
     def predict(self, X: Any) -> np.ndarray:

@@ -21,7 +21,8 @@ from vitling.deploy import hub
 from vitling.deploy.model_card import hub_header, model_card, unfinished
 from vitling.deploy.onnx import check_packages, to_onnx
 from vitling.errors import UserError, did_you_mean
-from vitling.evaluation.temperature import Calibration, calibrate, validation_images
+from vitling.evaluation.predictions import validation_images
+from vitling.evaluation.temperature import Calibration, calibrate
 from vitling.files import write_bytes, write_text
 from vitling.runs.metadata import Passport
 from vitling.runs.onnx_model import OnnxModel
