@@ -19,8 +19,8 @@ from vitling.methods.mixing import Mix
 from vitling.methods.preparation import Surroundings
 from vitling.methods.token_labeling.label_maps import LabelMaps
 from vitling.methods.token_labeling.relabeling import relabel as write_maps
-from vitling.methods.token_labeling.relabeling import token_grid
 from vitling.methods.token_labeling.transport import AXES, transport_labels
+from vitling.models.contract import token_grid
 from vitling.models.lvvit import Box, mix_tokens, random_box
 from vitling.optim import parameter_groups
 from vitling.recipes import Optim, Recipe, replace
