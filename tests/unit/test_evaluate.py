@@ -43,7 +43,9 @@ def make_run(folder, data, *, channels=3, **recipe):
     run.save_recipe(recipe)
     run.update(
         class_names=dataset.class_names,
-        preprocessing=Preprocessing((8, 8), channels, "resize", dataset.white, (0.5,) * channels, (0.25,) * channels),
+        preprocessing=Preprocessing(
+            (8, 8), channels, "resize", dataset.max_value, (0.5,) * channels, (0.25,) * channels
+        ),
         data=dict(name=dataset.name, fingerprint=dataset.fingerprint, splits=sorted(dataset.splits)),
     )
     torch.manual_seed(0)

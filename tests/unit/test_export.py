@@ -270,7 +270,16 @@ def test_a_folder_that_was_tampered_with_is_refused(run, tmp_path):
         {"class_names": "ab"},
         {"input": "tensor"},
         {"preprocessing": {"size": [8, 8]}},
-        {"preprocessing": {"size": [8, 8], "channels": 3, "fit": "resize", "white": 255, "mean": [0.5], "std": [0.0]}},
+        {
+            "preprocessing": {
+                "size": [8, 8],
+                "channels": 3,
+                "fit": "resize",
+                "max_value": 255,
+                "mean": [0.5],
+                "std": [0.0],
+            }
+        },
     ],
 )
 def test_a_passport_that_makes_no_sense_is_refused(exported, wrong):

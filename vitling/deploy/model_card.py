@@ -111,7 +111,7 @@ def _use(passport: Passport, place: str) -> str:
         f"```\nvitling predict {model} IMAGE...\n```\n\n```python\n{imports}\n"
         f'model = timm.create_model("{place}", pretrained=True).eval()\n```\n\n'
         f"{where}Input: {seen.channels} x {seen.size[0]} x {seen.size[1]} (channels, height, width). An image is {FITS[seen.fit]} that size "
-        f"(bicubic, antialiased), scaled so that a pixel of {seen.white} becomes 1, then normalised with mean {_numbers(seen.mean)} and "
+        f"(bicubic, antialiased), scaled so that a pixel of {seen.max_value} becomes 1, then normalised with mean {_numbers(seen.mean)} and "
         f"standard deviation {_numbers(seen.std)}. Output: a logit per class, in the order of `label_names` in config.json."
     )
 

@@ -183,6 +183,6 @@ def preprocessing_of(model: nn.Module, dataset: Dataset) -> Preprocessing:
     first = next((m for m in model.modules() if isinstance(m, nn.Conv2d)), None)
     channels = first.in_channels * first.groups if first is not None else channels
     size = getattr(getattr(model, "patch_embed", None), "img_size", None) or size
-    base = Preprocessing(tuple(size), channels, "resize", dataset.white, (0.5,) * channels, (0.5,) * channels)
+    base = Preprocessing(tuple(size), channels, "resize", dataset.max_value, (0.5,) * channels, (0.5,) * channels)
     mean, std = (tuple(cfg.get(key) or ()) for key in ("mean", "std"))
     return replace(base, mean=mean, std=std) if len(mean) == len(std) == channels else base

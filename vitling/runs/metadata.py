@@ -43,8 +43,8 @@ class Passport:
                 "make one that does with `vitling export RUN`."
             )
         try:
-            seen = {name: tuple(v) if isinstance(v, list) else v for name, v in entries["preprocessing"].items()}
-            passport = cls(**{**{name: entries[name] for name in needed}, "preprocessing": Preprocessing(**seen)})
+            preprocessing = Preprocessing.from_dict(entries["preprocessing"])
+            passport = cls(**{**{name: entries[name] for name in needed}, "preprocessing": preprocessing})
             sensible = passport._is_sensible()
         except (TypeError, AttributeError, ValueError):
             sensible = False
@@ -61,7 +61,7 @@ class Passport:
             and self.input in INPUTS
             and seen.fit in FITS
             and len(seen.size) == 2
-            and min(*seen.size, seen.channels, seen.white) > 0
+            and min(*seen.size, seen.channels, seen.max_value) > 0
             and len(seen.mean) == len(seen.std) == seen.channels
             and min(seen.std) > 0
             and (self.temperature is None or 0 < self.temperature < float("inf"))

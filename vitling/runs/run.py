@@ -65,8 +65,7 @@ class Run:
     def preprocessing(self):
         from vitling.data.pipeline.preprocessing import Preprocessing
 
-        values = self.info["preprocessing"]
-        return Preprocessing(**{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()})
+        return Preprocessing.from_dict(self.info["preprocessing"])
 
     def metrics(self) -> list[dict]:
         """The records of metrics.jsonl; a last line that a crash cut short is left out."""

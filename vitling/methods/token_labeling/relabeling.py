@@ -171,7 +171,7 @@ def find_annotator(source: Run | nn.Module | str | Path, dataset: Dataset, which
         size=tuple(getattr(getattr(model, "patch_embed", None), "img_size", None) or size),
         channels=channels,
         fit="resize",
-        white=dataset.white,
+        max_value=dataset.max_value,
         mean=tuple(mean) if len(mean) == channels else (0.5,) * channels,
         std=tuple(std) if len(std) == channels else (0.5,) * channels,
     )
