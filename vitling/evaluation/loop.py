@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from vitling.callbacks import Callback
 from vitling.data.pipeline.loader import eval_batches
 from vitling.data.pipeline.preprocessing import Preprocessing
+from vitling.runs.device import default_device
 
 
 @torch.inference_mode()
@@ -13,7 +14,7 @@ def predict_logits(
     model: nn.Module, source, preprocessing: Preprocessing, *, batch_size: int = 256, callback: Callback | None = None
 ) -> Tensor:
     """Class scores of every image of a split, in its order."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = default_device()
     model = model.to(device).eval()
     parts, done = [], 0
     for batch in eval_batches(source, preprocessing.normalize, batch_size=batch_size, device=device):

@@ -255,6 +255,7 @@ def environment() -> dict:
     import torch
 
     import vitling
+    from vitling.runs.device import default_device, device_name
 
     return {
         "vitling": vitling.__version__,
@@ -262,9 +263,7 @@ def environment() -> dict:
         "torch": torch.__version__,
         "timm": timm.__version__,
         "platform": platform.platform(),
-        "processor": torch.cuda.get_device_name(0)
-        if torch.cuda.is_available()
-        else platform.processor() or platform.machine(),
+        "processor": device_name(default_device()),
         "threads": torch.get_num_threads(),
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
     }
