@@ -38,7 +38,6 @@ MOVED = {
     "hub": "runs.hub deploy.hub",
     "listener": "callbacks",
     "methods.label_transport": "methods.token_labeling.transport",
-    "methods.surroundings": "methods.preparation",
     "model_card": "deploy.model_card",
     "muon": "optim.muon",
     "neighbours": "deploy.neighbours",

@@ -162,7 +162,7 @@ def test_a_budget_gives_the_slower_model_fewer_epochs_and_stays_as_measured(tmp_
     share = small.epochs / SMALL.epochs
     assert first.runs["small", 0.3, 0].recipe.optim.warmup_epochs == pytest.approx(share * 0.5, abs=1e-3)
     again = study({"small": SMALL, "deep": DEEP}, **arguments)
-    assert again.paces == first.paces
+    assert again.speeds == first.speeds
     assert not (tmp_path / "measuring").exists()
     # chosen on validation data: nobody has looked at the test split
     assert not list(tmp_path.rglob("evaluation-test.json"))

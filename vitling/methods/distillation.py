@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from vitling.errors import UserError, did_you_mean
 from vitling.methods.bootstrap import mutual_loss
-from vitling.methods.method import Batch, Method
-from vitling.methods.mixing import Mix
+from vitling.methods.method import Batch
+from vitling.methods.mixing import MixingMethod
 from vitling.runs.run import load_run
 
 KINDS = ("hard", "soft")
@@ -50,7 +50,7 @@ class Teacher(nn.Module):
         return self.network[0](images)
 
 
-class Distillation(Method):
+class Distillation(MixingMethod):
     """Cross-entropy on the labels, and on the teacher's answer (`hard`) or its softened predictions (`soft`).
 
     `teacher` is a run directory or a timm model with published weights. The losses count `1 - teacher_weight` and
@@ -61,20 +61,13 @@ class Distillation(Method):
         self,
         model: nn.Module,
         *,
-        num_classes: int,
-        class_weights: Tensor | None = None,
         teacher: str = "",
         kind: str = "hard",
         teacher_weight: float = 0.5,
         temperature: float = 3.0,
-        label_smoothing: float = 0.0,
-        mixup: float = 0.0,
-        cutmix: float = 0.0,
-        mix_prob: float = 1.0,
-        mix_switch_prob: float = 0.5,
-        mix_mode: str = "batch",
+        **mixing,
     ):
-        super().__init__(model, num_classes=num_classes, class_weights=class_weights)
+        super().__init__(model, **mixing)
         if kind not in KINDS:
             raise UserError(f"method_args.kind={kind} is not one of {', '.join(KINDS)}. {did_you_mean(kind, KINDS)}")
         if not 0 < teacher_weight <= 1:
@@ -82,16 +75,7 @@ class Distillation(Method):
         if temperature <= 0:
             raise UserError(f"method_args.temperature={temperature:g} must be more than 0; DeiT's is 3.")
         self.kind, self.teacher_weight, self.temperature = kind, teacher_weight, temperature
-        self.mix = Mix(
-            mixup_alpha=mixup,
-            cutmix_alpha=cutmix,
-            prob=mix_prob,
-            switch_prob=mix_switch_prob,
-            mode=mix_mode,
-            label_smoothing=label_smoothing,
-            num_classes=num_classes,
-        )
-        self.teacher = Teacher(load_teacher(teacher, model, num_classes), model)
+        self.teacher = Teacher(load_teacher(teacher, model, self.num_classes), model)
         if hasattr(model, "set_distilled_training"):
             model.set_distilled_training(True)  # in train mode it then returns the logits of both heads
 

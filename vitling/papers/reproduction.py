@@ -6,6 +6,7 @@
 import json
 import math
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from vitling.callbacks import Callback, StudyCallback
@@ -335,24 +336,25 @@ def _check_device(plan: Plan, budget_seconds: float | None, epochs: int | None) 
 def _scores(study: Study, line: Line) -> dict[int, float]:
     """By seed, the percentage that a line's network got right."""
     runs = {seed: run for (name, _, seed), run in study.runs.items() if name == line.study_name and run.finished}
-    read = _agent_score if line.row.network == "agent" else study.score
+    name = line.row.network
+    read = study.score if name == "model" else partial(_companion_score, name)
     return {seed: score for seed, run in runs.items() if (score := read(run)) is not None}
 
 
-def _agent_score(run: Run) -> float | None:
-    """The agent's validation accuracy in the epoch whose ViT was kept."""
+def _companion_score(name: str, run: Run) -> float | None:
+    """The validation accuracy of a network that learnt beside the model, in the epoch whose model was kept."""
     best = run.info["best"]["epoch"]
     record = next(record for record in run.metrics() if record["epoch"] == best)
-    return 100 * record["val_agent_top1"] if "val_agent_top1" in record else None
+    return 100 * record[key] if (key := f"val_{name}_top1") in record else None
 
 
 def _ours(line: Line, scores: dict[int, float], first: dict[int, float] | None, epochs: int) -> Ours:
     mean, half = confidence_interval(list(scores.values()))
-    is_agent = line.row.network == "agent"
-    # An agent's validation accuracy is not compared with the test accuracy of the first line.
-    paired = [scores[seed] - first[seed] for seed in scores if seed in first] if first and not is_agent else []
+    is_model = line.row.network == "model"
+    # A companion's validation accuracy is not compared with the test accuracy of the first line.
+    paired = [scores[seed] - first[seed] for seed in scores if seed in first] if first and is_model else []
     difference, difference_half = confidence_interval(paired)
-    return Ours("val" if is_agent else "test", list(scores.values()), mean, half, difference, difference_half, epochs)
+    return Ours("test" if is_model else "val", list(scores.values()), mean, half, difference, difference_half, epochs)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
