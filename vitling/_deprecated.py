@@ -58,6 +58,9 @@ MOVED = {
     "weights": "models.weights",
 }
 
+# old name -> new one, where a thing was renamed when it moved
+RENAMED = {"Classifier": "Predictor", "Passport": "ModelMetadata", "open_classifier": "open_predictor"}
+
 
 class MovedModule(ModuleType):
     """Stands in for a module that is gone: whatever is asked of it is fetched from where it is now."""
@@ -66,10 +69,11 @@ class MovedModule(ModuleType):
         if name.startswith("__"):
             raise AttributeError(name)
         for place in MOVED[self.__name__.removeprefix("vitling.")].split():
-            if hasattr(module := import_module(f"vitling.{place}"), name):
-                text = f"{self.__name__}.{name} is now vitling.{place}.{name}; the old name goes in vitling 0.3"
+            new = RENAMED.get(name, name)
+            if hasattr(module := import_module(f"vitling.{place}"), new):
+                text = f"{self.__name__}.{name} is now vitling.{place}.{new}; the old name goes in vitling 0.3"
                 warnings.warn(text, DeprecationWarning, stacklevel=2)
-                return getattr(module, name)
+                return getattr(module, new)
         raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
 
 

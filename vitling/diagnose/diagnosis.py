@@ -79,18 +79,18 @@ def diagnose(
 ) -> list[Diagnosis]:
     """Measure one model, or two and their likeness, on the same held-out pictures, and judge them.
 
-    A source is a run, a model, a name of timm or `local-dir:FOLDER`. `data` is needed where the first is no run.
+    A source is whatever `open_model` opens, besides ONNX. `data` is needed where the first is no run.
     """
     from vitling.diagnose.verdict import judge
 
-    first, second, pictures, train = open_subjects(source, other, data, images=images, which=which, reading=reading)
+    first, second, pictures, train = open_subjects(
+        source, other, data, images=images, which=which, reading=reading, callback=callback
+    )
     subjects = [subject for subject in (first, second) if subject is not None]
     if len(subjects) == 2 and first.name == second.name:
         first.name, second.name = tell_apart(first, second)
-    device, callback = default_device(), callback or Callback()
+    callback = callback or Callback()
     pixels = [pictures.decoded_for(subject, callback) for subject in subjects]
-    for subject in subjects:
-        subject.model.to(device).eval()
     result = [_measure(subjects, pixels, pictures, callback)]
     if second is not None:
         result.append(_measure([second], pixels[1:], pictures, callback))
