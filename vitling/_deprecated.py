@@ -63,6 +63,9 @@ MOVED = {
     "weights": "models.weights",
 }
 
+# old name -> new one, where a thing was renamed when it moved
+RENAMED = {"Classifier": "Predictor", "Passport": "ModelMetadata", "open_classifier": "open_predictor"}
+
 
 def _warn(text: str) -> None:
     warnings.warn(f"{text}; the old name goes in vitling 0.3", DeprecationWarning, stacklevel=3)
@@ -79,9 +82,10 @@ class MovedModule(ModuleType):
             _warn(f"{self.__name__}.{name} is now vitling.callbacks.{new}, with other method names")
             return LISTENERS[name]
         for place in MOVED[self.__name__.removeprefix("vitling.")].split():
-            if hasattr(module := import_module(f"vitling.{place}"), name):
-                _warn(f"{self.__name__}.{name} is now vitling.{place}.{name}")
-                return getattr(module, name)
+            new = RENAMED.get(name, name)
+            if hasattr(module := import_module(f"vitling.{place}"), new):
+                _warn(f"{self.__name__}.{name} is now vitling.{place}.{new}")
+                return getattr(module, new)
         raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
 
 

@@ -148,7 +148,7 @@ def test_a_changed_recipe_is_refused_by_name_and_nothing_is_lost(finished):
     changed = {"small": SMALL, "fast": override(FAST, ["optim.lr=0.02"])}
     with pytest.raises(UserError, match=r"another study of 'fast' \(its optim.lr is 0.01, not 0.02\)"):
         study(changed, finished.folder, seeds=2, settings=ONE_THREAD)
-    with pytest.raises(UserError, match=r"its --budget is none, not 60s"):
+    with pytest.raises(UserError, match=r"its budget is none, not 60s"):
         study({"small": SMALL}, finished.folder, budget_seconds=60.0, settings=ONE_THREAD)
     assert (finished.folder / "study.json").read_text() == before
 

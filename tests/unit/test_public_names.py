@@ -24,6 +24,7 @@ NAMES = [
     "vitling.load_weights",
     "vitling.save_weights",
     "vitling.load_run",
+    "vitling.open_model",
     "vitling.diagnose.linear_cka",
     "vitling.diagnose.minibatch_cka",
     "vitling.diagnose.attention_rollout",
@@ -69,6 +70,15 @@ def test_an_old_name_works_and_warns_with_the_new_one(old):
     module, _, name = old.rpartition(".")
     with pytest.warns(DeprecationWarning, match=rf"vitling\.{old} is now vitling\.\S+\.{name}"):
         assert callable(getattr(import_module(f"vitling.{module}"), name))
+
+
+def test_what_was_renamed_when_it_moved_is_found_by_its_old_name():
+    from vitling.runs.metadata import ModelMetadata
+
+    with pytest.warns(
+        DeprecationWarning, match=r"vitling\.passport\.Passport is now vitling\.runs\.metadata\.ModelMetadata"
+    ):
+        assert import_module("vitling.passport").Passport is ModelMetadata
 
 
 def test_an_old_module_that_lacks_a_name_says_so_and_every_new_place_exists():

@@ -151,7 +151,7 @@ def test_an_annotator_with_its_classes_in_another_order_is_understood(folder, tm
     [
         (lambda: small_cnn(classes=4), "tells 4 classes apart, data has 3"),
         (lambda: "resnet18", "resnet18 tells 1000 classes apart, data has 3"),
-        (lambda: "resnet_18", "no annotator 'resnet_18'"),
+        (lambda: "resnet_18", "no model at resnet_18; .* Did you mean resnet18"),
     ],
 )
 def test_an_annotator_of_other_classes_is_refused(folder, tmp_path, model, message):

@@ -13,6 +13,7 @@ from vitling.callbacks import Callback
 from vitling.data.pipeline.loader import Resident, Streamed, eval_batches
 from vitling.data.pipeline.preprocessing import Preprocessing
 from vitling.models.inspect import evaluating
+from vitling.runs.device import default_device
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -60,7 +61,7 @@ def predict_logits(
     callback: Callback | None = None,
 ) -> Tensor:
     """Logits of every image of a split, in its order; on the CPU, while the model stays where they were computed."""
-    model = model.to("cuda" if torch.cuda.is_available() else "cpu")
+    model = model.to(default_device())
     return torch.cat([x.cpu() for x, _ in evaluate_batches(model, source, preprocessing, callback=callback)])
 
 

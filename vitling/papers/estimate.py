@@ -19,6 +19,7 @@ from vitling.models.macs import count_macs
 from vitling.papers.plan import Line, Plan
 from vitling.planning.speed import measure_speeds
 from vitling.recipes import Recipe
+from vitling.runs.device import default_device, synchronize
 from vitling.training.settings import Settings
 
 MEASURED_SECONDS = 1.0  # of a nano recipe's turns, on average
@@ -130,18 +131,18 @@ def _measured(recipes: dict[str, Recipe], settings: Settings, callback: Callback
 
 def training_rate() -> float:
     """Multiply-adds per second of this device in the training of a block of ViT-S."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = default_device()
     images, tokens, width, heads = PARTS
     block = Block(width, heads).to(device)
     x = torch.randn(images, tokens, width, device=device)
     macs = images * tokens * (12 * width**2 + 2 * tokens * width)
     block(x).sum().backward()
+    synchronize(device)
     done, began = 0, time.perf_counter()
     while time.perf_counter() - began < RATE_SECONDS:
         block(x).sum().backward()
         done += 1
-    if device.type == "cuda":
-        torch.cuda.synchronize()
+    synchronize(device)
     return (1 + BACKWARD) * macs * done / (time.perf_counter() - began)
 
 

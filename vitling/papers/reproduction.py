@@ -9,8 +9,6 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
-import torch
-
 from vitling.callbacks import Callback, StudyCallback
 from vitling.errors import UserError
 from vitling.evaluation.intervals import confidence_interval
@@ -18,6 +16,7 @@ from vitling.files import write_text
 from vitling.papers.estimate import Size, count_sizes, estimate_seconds, read_structure
 from vitling.papers.plan import Line, Plan, leave_out_unready, make_plan
 from vitling.reports.page import Chart, Code, Page, Section, Table, Text, write_page
+from vitling.runs.device import default_device
 from vitling.runs.run import Run
 from vitling.studies.results import plus_minus
 from vitling.studies.study import Study, study
@@ -324,7 +323,7 @@ def default_folder(plan: Plan, data: str | None) -> Path:
 
 def _check_device(plan: Plan, budget_seconds: float | None, epochs: int | None) -> None:
     """The published settings take days on one GPU; on a CPU they are refused unless the time is bounded."""
-    if plan.scale == "paper" and not torch.cuda.is_available() and not (budget_seconds or epochs):
+    if plan.scale == "paper" and default_device().type == "cpu" and not (budget_seconds or epochs):
         raise UserError(
             f"the published setting of {plan.name} needs a GPU, and this machine has none; add --scale nano for the same "
             "comparison on this CPU, --dry-run to see the plan, or --budget or --epochs to bound the time."

@@ -17,8 +17,10 @@ from vitling.data.pipeline.training_data import TrainingData
 from vitling.errors import UserError
 from vitling.methods import Method, create_method
 from vitling.models import build_model
+from vitling.models.weights import load_weights
 from vitling.optim import SAM, check_patterns, create_optimizer, peak_lr
 from vitling.recipes import Recipe, to_dict
+from vitling.runs.opening import find_weights
 from vitling.training.random_state import seed_everything
 from vitling.training.settings import Settings, check_precision
 
@@ -165,21 +167,8 @@ def freeze(model: nn.Module, patterns: tuple[str, ...]) -> None:
 
 
 def load_init(model: nn.Module, source: str) -> str:
-    """Start from the weights of a run, a file or a hub name; what was done, in one line."""
-    from vitling.models.weights import load_weights
-
-    if Path(source).exists():
-        return f"init={source}: {load_weights(model, source)}"
-    if "/" in source or source.startswith("hf-hub:"):
-        from timm.models import load_state_dict_from_hf
-
-        try:
-            state = load_state_dict_from_hf(source.removeprefix("hf-hub:"))
-        except Exception as error:  # the hub client raises many kinds: no network, no such name, no access
-            raise UserError(
-                f"init={source} is no file here and could not be had from the hub: {str(error).splitlines()[0]}"
-            ) from None
-        return f"init={source}: {load_weights(model, state)}"
-    raise UserError(
-        f"init={source} is neither a run, nor a weights file, nor a hub name such as timm/vit_tiny_patch16_224.augreg_in21k."
-    )
+    """Start from the weights of whatever `open_model` would open; what was done, in one line."""
+    try:
+        return f"init={source}: {load_weights(model, find_weights(source))}"
+    except UserError as error:
+        raise UserError(f"init={source}: {error}") from None

@@ -40,7 +40,7 @@ def prepare_training_data(
     dataset = open_recipe_data(recipe, reading, opened=dataset)
     train, val = split_training(dataset, recipe)
     size = as_size(recipe.img_size) or natural_size(train) or model_size
-    args = dict(fit=recipe.fit, channels=dataset.channels, white=dataset.white)
+    args = dict(fit=recipe.fit, channels=dataset.channels, max_value=dataset.max_value)
     stored = as_size(recipe.train_size) or size
     reader = dict(reading=reading, callback=callback)
     train_source = load_split(train, "train", size=stored, **args, **reader)

@@ -46,7 +46,7 @@ class Dataset:
     channels: int
     splits: dict[str, Images]  # "train"; "val" and "test" where the source has them
     fingerprint: str
-    white: int = 255  # the pixel value that means 255: more than that for images of 9 to 16 bits
+    max_value: int = 255  # the pixel value that becomes 255: more than that for images of 9 to 16 bits
     skipped: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     request: Request | None = None
@@ -108,10 +108,10 @@ def open_dataset(
         names = list(class_names)
         splits = _renumber(data, splits, found.class_names, names, notes)
     notes += _shared_images(splits)
-    channels, white = _look(data, splits.get("train") or next(iter(splits.values())), channels, notes)
+    channels, max_value = _look(data, splits.get("train") or next(iter(splits.values())), channels, notes)
     digests = b"".join(split.encode() + images.digest() for split, images in sorted(splits.items()))
     fingerprint = hashlib.sha256("\0".join(names).encode() + digests).hexdigest()
-    return Dataset(name, names, channels, splits, fingerprint, white, skipped, notes, request, found)
+    return Dataset(name, names, channels, splits, fingerprint, max_value, skipped, notes, request, found)
 
 
 def canonical_name(data: str | os.PathLike) -> str:
@@ -267,7 +267,7 @@ def _shared_images(splits: dict[str, Images]) -> list[str]:
 
 
 def _look(data: str, images: Images, wanted: int | None, notes: list[str]) -> tuple[int, int]:
-    """The number of channels, and the pixel value that means white."""
+    """The number of channels, and the pixel value that becomes 255."""
     if not len(images):
         raise UserError(f"{data} holds no images that can be read")
     indices = evenly(len(images), 1 if isinstance(images, ArrayImages) else HEADS)
