@@ -36,7 +36,7 @@ class Target(ABC):
     takes_raw_input = False  # whether its input can be normalised by the caller
     can_be_pushed = False
 
-    def check_packages(self) -> None:
+    def check_packages(self) -> None:  # noqa: B027  (most targets need no extra)
         """Refuse before the work what could not be finished."""
 
     def check_out(self, out: Path) -> None:
