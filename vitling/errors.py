@@ -4,8 +4,8 @@ import difflib
 from collections.abc import Iterable
 
 
-class UserError(Exception):
-    """Something the user can fix, said in one line. The command line prints it without a traceback and exits 2."""
+class UserError(ValueError):
+    """A user error, said in one line. The command line prints it without a traceback and exits 2."""
 
 
 def did_you_mean(given: str, allowed: Iterable[str], *, show: int = 12) -> str:

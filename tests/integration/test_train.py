@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -127,6 +128,17 @@ def test_every_kind_of_run_resumes_exactly(settings, tmp_path):
         train(recipe, tmp_path / "run", settings=Settings(checkpoint_seconds=0), callback=CrashAt(15))
     train(recipe, tmp_path / "run")
     assert_same_run(tmp_path / "run", tmp_path / "whole")
+
+
+def test_training_leaves_the_callers_random_state_and_threads_as_they_were(tmp_path):
+    torch.manual_seed(5)
+    np.random.seed(6)
+    random.seed(7)
+    before = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate(), torch.get_num_threads()
+    train(replace(RECIPE, epochs=1, fraction=0.2, optim=Optim(warmup_epochs=0)), tmp_path / "run")
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert np.random.get_state()[1].tolist() == before[1]
+    assert (random.getstate(), torch.get_num_threads()) == before[2:]
 
 
 def test_data_that_changed_meanwhile_is_refused(tmp_path):

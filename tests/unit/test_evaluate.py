@@ -118,7 +118,7 @@ def test_unknown_splits_and_weights_are_refused_with_those_allowed(run, data):
 
 def test_a_split_that_is_missing_is_named(tmp_path):
     run = make_run(tmp_path / "run", pictures(tmp_path / "data", "a", "b"))
-    assert "data has no test split (it has train); --split val shows" in message(evaluate, run)
+    assert "data has no test split (it has train); split=val shows" in message(evaluate, run)
 
 
 def test_numbered_folders_are_counted_as_the_classes_of_that_name(tmp_path):

@@ -249,13 +249,3 @@ def test_what_was_written_can_be_opened_again(folder, tmp_path):
     again = LabelMaps.open(tmp_path / "maps").of_split(data, data.splits["train"], fit="resize", size=(24, 24))
     index = torch.tensor([3, 29])
     assert torch.equal(maps.take(index)[0], again.take(index)[0])
-
-
-def test_public_names_stay_functions_whatever_was_imported_before():
-    import vitling.evaluate
-    import vitling.train
-
-    import vitling
-
-    assert all(callable(getattr(vitling, name)) for name in ("train", "evaluate", "predict", "relabel"))
-    assert vitling.relabel is relabel

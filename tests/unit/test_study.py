@@ -10,11 +10,12 @@ from torch import nn
 
 from vitling.cli.terminal import parse_fractions, parse_seeds
 from vitling.errors import UserError
+from vitling.evaluation.intervals import confidence_interval
 from vitling.methods import METHODS
 from vitling.methods.token_labeling import TokenLabeling
 from vitling.models.macs import count_macs
 from vitling.recipes import Optim, Recipe, load_recipe, read_recipes, scale_epochs
-from vitling.studies.results import confidence_interval, plus_minus, short_number
+from vitling.studies.results import plus_minus, short_number
 from vitling.studies.study import study
 from vitling.training.budget import Speed, fit_to_budget
 
@@ -27,10 +28,10 @@ def test_the_interval_of_three_values_is_that_of_student():
 
 
 def test_one_value_has_a_mean_and_no_interval():
-    centre, half = confidence_interval([7.0])
+    centre, ci95 = confidence_interval([7.0])
     assert centre == 7.0
-    assert math.isnan(half)
-    assert plus_minus(centre, half) == "7.00"
+    assert math.isnan(ci95)
+    assert plus_minus(centre, ci95) == "7.00"
 
 
 def test_numbers_are_short():

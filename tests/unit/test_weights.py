@@ -170,6 +170,7 @@ def test_the_grid_of_a_non_square_checkpoint_is_recorded_or_asked_for(tmp_path):
     square = vit(img_size=24)  # 36 tokens too, in another arrangement
     report = load_weights(square, tmp_path / "weights.pth")
     assert "pos_embed" in report.adapted
+    assert not torch.equal(square.pos_embed[:, 1:], source.pos_embed[:, 1:])
 
 
 @pytest.mark.parametrize(("there", "here"), [(3, 1), (3, 4), (3, 12), (1, 3), (4, 3), (12, 4)])

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 import yaml
 
-from vitling.evaluation.metrics import wilson_interval
+from vitling.evaluation.intervals import wilson_interval
 from vitling.evaluation.temperature import Calibration
 from vitling.models import our_models
 from vitling.recipes import to_dict

@@ -336,6 +336,8 @@ def run(model: nn.Module, images: Tensor) -> Tensor:
     """The model's output; images that it cannot take are the user's to change."""
     try:
         return first_tensor(model(images))
+    except UserError:
+        raise
     except (AssertionError, RuntimeError, ValueError) as error:
         raise UserError(
             f"{type(model).__name__} cannot take images of {tuple(images.shape[1:])}: {str(error).splitlines()[0]} "

@@ -22,10 +22,11 @@ from vitling.diagnose.single_pass import Measurements, measure
 from vitling.diagnose.subject import Pictures, Source, Subject, open_subjects, tell_apart
 from vitling.errors import UserError
 from vitling.evaluation.calibration import Reliability, reliability_curve
+from vitling.evaluation.loop import evaluate_batches
 from vitling.evaluation.metrics import Evaluation
 from vitling.evaluation.metrics import measure as evaluate_logits
 from vitling.files import replacing, write_text
-from vitling.models.inspect import evaluating, find_blocks, first_tensor, what_works
+from vitling.models.inspect import find_blocks, first_tensor, what_works
 from vitling.runs.device import default_device
 
 IMAGES = 512
@@ -187,14 +188,18 @@ def _match(diagnosis: Diagnosis, matrix: Tensor | None) -> Match | None:
 def _look_at_training(diagnosis: Diagnosis, train: Pictures, callback: Callback) -> None:
     """Accuracy on pictures that the model was trained on, and how sharp the loss is there."""
     subject, held = diagnosis.subject, train.decoded_for(diagnosis.subject)
-    right = 0
-    with evaluating(subject.model):
-        for index in torch.arange(len(held)).split(BATCH):
-            images = subject.preprocessing.normalize(held.images[index].to(default_device()))
-            right += int((first_tensor(subject.model(images)).argmax(dim=1).cpu() == held.labels[index]).sum())
-            callback.on_progress("training pictures", int(index[-1]) + 1, len(held))
+    batches = evaluate_batches(
+        subject.model,
+        held,
+        subject.preprocessing,
+        function=lambda images: first_tensor(subject.model(images)),
+        batch_size=BATCH,
+        task="training pictures",
+        callback=callback,
+    )
+    correct = sum(int((logits.argmax(dim=1) == labels).sum()) for logits, labels in batches)
     result = diagnosis.evaluation
-    diagnosis.gap = generalisation_gap(right, len(held), round(result.top1 * result.images), result.images)
+    diagnosis.gap = generalisation_gap(correct, len(held), round(result.top1 * result.images), result.images)
     diagnosis.sharpness = _sharpness(subject, held)
 
 

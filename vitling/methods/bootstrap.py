@@ -19,6 +19,7 @@ from vitling.methods.method import Batch
 from vitling.methods.mixing import MixingMethod
 from vitling.models import build_model
 from vitling.models.agent import Agent, create_agent, mlp_layers, read_structure
+from vitling.models.contract import token_grid
 from vitling.optim import parameter_groups
 from vitling.recipes import Optim, Recipe
 
@@ -286,11 +287,6 @@ class Bootstrap(MixingMethod):
             self._feature_loss(tokens, torch.empty(1, agent.embed_dim, height, width, device="meta"))
             if i in agent.down_sample:
                 height, width = height // 2, width // 2
-
-
-def token_grid(vit: nn.Module) -> tuple[int, int]:
-    """Rows and columns of a ViT's tokens."""
-    return tuple(getattr(vit, "grid_size", None) or vit.patch_embed.grid_size)
 
 
 def build_agent(vit: nn.Module, name: str, arguments: dict, share: bool, num_classes: int) -> nn.Module:

@@ -7,73 +7,12 @@ arguments). The class says in `default_cfg(**arguments)` what timm's `pretrained
 from vitling.models import operators  # noqa: F401  (before timm, which imports torchvision)
 
 # isort: split
-import sys
-from functools import partial
-
-import timm
-import torch
-from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
-from timm.layers import to_2tuple
-from timm.models import build_model_with_cfg, generate_default_cfgs, resolve_pretrained_cfg
-
-from vitling.errors import UserError, did_you_mean
 from vitling.models import agent, dhvt, diag, hybrid, lvvit, resnet9, t2t, vit
+from vitling.models.registry import build_model, default_size, register_variants
+
+__all__ = ["FAMILIES", "build_model", "default_size", "our_models", "register_variants"]
 
 FAMILIES = (hybrid, dhvt, lvvit, t2t, vit, agent, diag, resnet9)
-
-
-def filter_checkpoint(state: dict, model) -> dict:
-    """What timm calls on a checkpoint before loading it: names, position embeddings and the first layer become the model's."""
-    from vitling.models.weights import adapt_state
-
-    return adapt_state(state, model)[0]
-
-
-def _entrypoint(model_class: type, name: str, variant: dict):
-    def create(pretrained: bool = False, **kwargs):
-        # The number of classes and of channels may come from the config.json of a folder that is being loaded.
-        cfg = resolve_pretrained_cfg(name, kwargs.get("pretrained_cfg"), kwargs.get("pretrained_cfg_overlay"))
-        arguments = {**variant, "num_classes": cfg.num_classes, "in_chans": cfg.input_size[0], **kwargs}
-        # timm adapts a first convolution of three channels and drops any other one; `filter_checkpoint` adapts them all,
-        # so timm is not told that there are not three.
-        build = partial(model_class, in_chans=arguments["in_chans"])
-        # A switch of the family can rename these two layers.
-        default_cfg = model_class.default_cfg(**{**arguments, "img_size": variant.get("img_size", 224)})
-        layers = {key: default_cfg[key] for key in ("first_conv", "classifier")}
-        arguments["pretrained_cfg_overlay"] = {**layers, **(kwargs.get("pretrained_cfg_overlay") or {})}
-        return build_model_with_cfg(
-            build,
-            name,
-            pretrained,
-            pretrained_filter_fn=filter_checkpoint,
-            feature_cfg=dict(out_indices=min(3, arguments.get("depth", 3)), feature_cls="getter"),
-            kwargs_filter=("in_chans",),
-            **arguments,
-        )
-
-    create.__name__ = create.__qualname__ = name
-    create.__module__ = model_class.__module__
-    create.__doc__ = f"{model_class.__name__}({', '.join(f'{k}={v!r}' for k, v in variant.items())})"
-    return create
-
-
-def register_variants(model_class: type, variants: dict[str, dict]) -> None:
-    """Enter each row of a family's table into timm's registry, as `timm.create_model(name)`."""
-    module = sys.modules[model_class.__module__]
-    if not hasattr(module, "default_cfgs"):
-        module.default_cfgs = {}
-    for name, variant in variants.items():
-        cfg = dict(
-            input_size=(variant.get("in_chans", 3), *to_2tuple(variant.get("img_size", 224))),
-            num_classes=variant.get("num_classes", 1000),
-            interpolation="bicubic",
-            crop_pct=1.0,
-            mean=IMAGENET_DEFAULT_MEAN,
-            std=IMAGENET_DEFAULT_STD,
-            license="apache-2.0",
-        ) | model_class.default_cfg(**variant)
-        module.default_cfgs.update(generate_default_cfgs({name: cfg}))
-        setattr(module, name, timm.models.register_model(_entrypoint(model_class, name, variant)))
 
 
 def our_models() -> dict[str, str]:
@@ -89,58 +28,3 @@ def our_models() -> dict[str, str]:
 for _family in FAMILIES:
     for _model_class, _variants in _family.TABLES:
         register_variants(_model_class, _variants)
-
-
-def build_model(name: str, *, num_classes: int, in_chans: int, img_size: tuple[int, int], **model_args):
-    """Any model of ours or timm's for these images, checked to take them."""
-    if not timm.is_model(name):
-        raise UserError(f"unknown model '{name}'. {did_you_mean(name, [*our_models(), *timm.list_models()])}")
-    arguments = dict(num_classes=num_classes, in_chans=in_chans, **model_args)
-    try:
-        try:
-            model = timm.create_model(name, img_size=img_size, **arguments)
-        except TypeError as error:
-            if "img_size" not in str(error):
-                raise
-            model = timm.create_model(name, **arguments)  # convolutional networks take any size
-    except (TypeError, AssertionError, ValueError, RuntimeError) as error:
-        raise UserError(f"model={name} cannot be built with {_shown(model_args)}: {_first_line(error)}") from None
-    _check_input(model, name, in_chans, img_size)
-    return model
-
-
-def _check_input(model, name: str, in_chans: int, img_size: tuple[int, int]) -> None:
-    patch = getattr(getattr(model, "patch_embed", None), "patch_size", None)
-    if patch and any(side % p for side, p in zip(img_size, to_2tuple(patch), strict=True)):
-        p = to_2tuple(patch)[0]
-        below = max(p, img_size[0] // p * p)
-        raise UserError(
-            f"img_size={img_size[0]}x{img_size[1]} does not divide by the patch of {p} of model={name}; "
-            f"try img_size={below} or {below + p}, or another model_args.patch_size."
-        )
-    training = model.training
-    try:
-        with torch.inference_mode():
-            model.eval()(torch.zeros(1, in_chans, *img_size))
-    except (AssertionError, RuntimeError, ValueError) as error:
-        raise UserError(
-            f"model={name} cannot take images of {in_chans} x {img_size[0]} x {img_size[1]}: {_first_line(error)} "
-            "Try another img_size."
-        ) from None
-    finally:
-        model.train(training)
-
-
-def default_size(name: str) -> tuple[int, int]:
-    """Height and width that a model was made for."""
-    if not timm.is_model(name):
-        raise UserError(f"unknown model '{name}'. {did_you_mean(name, [*our_models(), *timm.list_models()])}")
-    return tuple(timm.get_pretrained_cfg(name, allow_unregistered=False).input_size[1:])
-
-
-def _shown(arguments: dict) -> str:
-    return ", ".join(f"model_args.{key}={value}" for key, value in arguments.items()) or "its defaults"
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0] or type(error).__name__

@@ -6,16 +6,15 @@ real convolution, its window may have an even side, and `create_agent` builds an
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 import torch.nn.functional as F
-from timm.layers import DropPath, calculate_drop_path_rates, create_classifier, get_device_dtype, to_2tuple
-from timm.models._features import feature_take_indices
+from timm.layers import DropPath, calculate_drop_path_rates, to_2tuple
 from torch import Tensor, nn
 
 from vitling.errors import UserError, did_you_mean
-from vitling.models.layers import checkpoint_block
+from vitling.models.contract import LAST_BLOCK, MapContract, stated_grid
 
 
 class TapWindow:
@@ -194,7 +193,7 @@ class ResStem(nn.Module):
         return self.conv2(self.pool(F.gelu(self.norm(self.conv1(x)))))
 
 
-class Agent(nn.Module):
+class Agent(MapContract):
     """Input projection, blocks with optional 2x2 pooling after some, BatchNorm, GELU, average pool, classifier.
 
     `stem="base"` cuts patches as a ViT does (`patch_size`); `stem="res"` is ResNet-like and starts on a grid twice as fine
@@ -202,6 +201,11 @@ class Agent(nn.Module):
     ViT's value and output projections and its MLPs (no norms, no LayerScale); parameters and state dict then hold the
     private tensors only.
     """
+
+    blocks_name, norm_name, classifier_name = "layers", "bn", "linear"
+    stem_group = r"^input_proj"
+    block_groups = ((r"^layers\.(\d+)", None), (r"^bn", LAST_BLOCK))
+    coarse_groups = r"^layers\.(\d+)"
 
     def __init__(
         self,
@@ -244,7 +248,6 @@ class Agent(nn.Module):
                     "create_agent(vit, share=True) takes the numbers from the ViT."
                 )
 
-        self.num_classes = num_classes
         self.in_chans = in_chans
         self.num_features = self.head_hidden_size = self.embed_dim = embed_dim
         self.num_heads = num_heads
@@ -252,7 +255,6 @@ class Agent(nn.Module):
         self.down_sample = tuple(down_sample)
         self.stem_stride = patch_size if stem == "base" else patch_size // 2
         self.shared = shared_with is not None
-        self.grad_checkpointing = False
 
         if stem == "base":
             self.input_proj = nn.Conv2d(in_chans, embed_dim, patch_size, patch_size)
@@ -271,7 +273,7 @@ class Agent(nn.Module):
             )
         self.bn = nn.BatchNorm2d(embed_dim)
         self.head_drop = nn.Dropout(drop_rate)
-        self.global_pool, self.linear = create_classifier(embed_dim, num_classes, pool_type=global_pool)
+        self.reset_classifier(num_classes, global_pool)
 
         self.feature_info = []
         reduction = self.stem_stride
@@ -310,87 +312,22 @@ class Agent(nn.Module):
             )
         self.grid_size = tuple(grid)
 
-    @torch.jit.ignore
-    def no_weight_decay(self) -> set[str]:
-        return set()
-
-    @torch.jit.ignore
-    def group_matcher(self, coarse: bool = False) -> dict:
-        return dict(
-            stem=r"^input_proj", blocks=r"^layers\.(\d+)" if coarse else [(r"^layers\.(\d+)", None), (r"^bn", (99999,))]
-        )
-
-    @torch.jit.ignore
-    def set_grad_checkpointing(self, enable: bool = True) -> None:
-        self.grad_checkpointing = enable
-
-    @torch.jit.ignore
-    def get_classifier(self) -> nn.Module:
-        return self.linear
-
-    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        self.num_classes = num_classes
-        pool_type = self.global_pool.pool_type if global_pool is None else global_pool
-        self.global_pool, self.linear = create_classifier(
-            self.num_features, num_classes, pool_type=pool_type, **get_device_dtype(self)
-        )
-
-    def forward_intermediates(
-        self,
-        x: Tensor,
-        indices: int | list[int] | None = None,
-        norm: bool = False,
-        stop_early: bool = False,
-        output_fmt: str = "NCHW",
-        intermediates_only: bool = False,
-    ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
-        """Final features and block outputs, before any down-sampling: what the feature loss compares with the ViT's.
-
-        `final, outputs = agent.forward_intermediates(x); logits = agent.forward_head(final)` needs one pass for both.
-        `norm` applies the final BatchNorm and GELU to the last block's output, the only one they fit.
-        """
-        if output_fmt not in ("NCHW", "NLC"):
-            raise UserError(f"unknown output_fmt={output_fmt!r}. Allowed: NCHW, NLC.")
-        take, last = feature_take_indices(len(self.layers), indices)
-        outputs = []
+    def forward_blocks(
+        self, x: Tensor, take: Collection[int] = (), stop: int | None = None
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Outputs are taken before any down-sampling: what the feature loss compares with the ViT's."""
         x = self.input_proj(x)
-        for i, layer in enumerate(self.layers[: last + 1] if stop_early else self.layers):
-            x = checkpoint_block(layer, x) if self.grad_checkpointing else layer(x)
+        taken = []
+        for i, layer in enumerate(self.layers[:stop]):
+            x = self.run(layer, x)
             if i in take:
-                y = self.final_norm(x) if norm and i == len(self.layers) - 1 else x
-                outputs.append(y if output_fmt == "NCHW" else y.flatten(2).transpose(1, 2))
+                taken.append(x)
             if i in self.down_sample:
                 x = F.avg_pool2d(x, 2)
-        return outputs if intermediates_only else (self.final_norm(x), outputs)
-
-    def prune_intermediate_layers(
-        self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
-    ) -> list[int]:
-        take, last = feature_take_indices(len(self.layers), indices)
-        self.layers = self.layers[: last + 1]
-        if prune_norm:
-            self.bn = nn.Identity()
-        if prune_head:
-            self.reset_classifier(0, "")
-        return take
+        return x, taken
 
     def final_norm(self, x: Tensor) -> Tensor:
         return F.gelu(self.bn(x))
-
-    def forward_features(self, x: Tensor) -> Tensor:
-        x = self.input_proj(x)
-        for i, layer in enumerate(self.layers):
-            x = checkpoint_block(layer, x) if self.grad_checkpointing else layer(x)
-            if i in self.down_sample:
-                x = F.avg_pool2d(x, 2)
-        return self.final_norm(x)
-
-    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        x = self.head_drop(self.global_pool(x))
-        return x if pre_logits else self.linear(x)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.forward_head(self.forward_features(x))
 
     @torch.no_grad()
     def plain_state(self) -> dict[str, Tensor]:
@@ -493,7 +430,7 @@ def create_agent(vit: nn.Module, *, stem: str = "auto", share: bool = False, **o
     `share` it borrows the ViT's weights and takes over its dropout. `overrides` are arguments of Agent.
     """
     structure = read_structure(vit, share=share)
-    grid = getattr(vit, "grid_size", None) or getattr(getattr(vit, "patch_embed", None), "grid_size", None)
+    grid = stated_grid(vit)
     stride = vit.feature_info[-1]["reduction"] if getattr(vit, "feature_info", None) else None
     if not grid or not stride:
         raise UserError(

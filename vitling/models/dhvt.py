@@ -5,6 +5,7 @@ Equal to the authors' release in tests/golden/test_dhvt.py. Deviates: any grid s
 `sope`, `daff`, `head_tokens` and `abs_pos_embed` switch independently, so that every row of Tables 5 and 6 can be built.
 """
 
+from collections.abc import Collection
 from itertools import pairwise
 
 import torch
@@ -15,19 +16,15 @@ from timm.layers import (
     Mlp,
     PatchEmbed,
     calculate_drop_path_rates,
-    global_pool_nlc,
-    resample_abs_pos_embed,
     to_2tuple,
     trunc_normal_,
     use_fused_attn,
 )
-from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 
-from vitling.errors import UserError, did_you_mean
-from vitling.models.layers import checkpoint_block
-
-POOLS = ("token", "avg", "avgmax", "max", "")
+from vitling.errors import UserError
+from vitling.models.contract import TokenContract
+from vitling.models.layers import init_linear
 
 
 class Affine(nn.Module):
@@ -77,11 +74,12 @@ class SOPE(nn.Module):
             )
         if img_size is not None:
             self.img_size = to_2tuple(img_size)
-            # Each stage rounds up, and so does their sequence.
-            self.grid_size = tuple(
-                -(-side // patch) for side, patch in zip(self.img_size, self.patch_size, strict=True)
-            )
+            self.grid_size = self.dynamic_feat_size(self.img_size)
             self.num_patches = self.grid_size[0] * self.grid_size[1]
+
+    def dynamic_feat_size(self, img_size: tuple[int, int]) -> tuple[int, int]:
+        # Each stage rounds up, and so does their sequence.
+        return tuple(-(-side // patch) for side, patch in zip(img_size, self.patch_size, strict=True))
 
     def forward(self, x: Tensor) -> Tensor:
         # Channels last: the convolutions take a quarter less time on a CPU, and flattening to tokens copies nothing.
@@ -210,10 +208,11 @@ class Block(nn.Module):
         return x + self.drop_path2(self.mlp(y, grid) if self.daff else self.mlp(y))
 
 
-class DHVT(nn.Module):
+class DHVT(TokenContract):
     """Dynamic Hybrid Vision Transformer; with all four switches turned the other way, the DeiT it is measured against.
 
     Without `abs_pos_embed` nothing depends on the image size: any size can be given to the forward pass.
+    As released, the embeddings of head tokens, `blocks.*.attn.pos_embed`, do decay.
     """
 
     def __init__(
@@ -246,8 +245,6 @@ class DHVT(nn.Module):
             raise UserError(f"final_act={final_act} belongs to SOPE; leave it out or set sope=True.")
         self.in_chans = in_chans
         self.num_features = self.head_hidden_size = self.embed_dim = embed_dim
-        self.num_prefix_tokens = 1
-        self.grad_checkpointing = False
 
         if sope:
             self.patch_embed = SOPE(img_size, patch_size, in_chans, embed_dim, final_act=final_act)
@@ -296,42 +293,6 @@ class DHVT(nn.Module):
             fixed_input_size=abs_pos_embed,
         )
 
-    @torch.jit.ignore
-    def no_weight_decay(self) -> set[str]:
-        """As released: the embeddings of head tokens, `blocks.*.attn.pos_embed`, do decay; add that pattern to spare them."""
-        return {"pos_embed", "cls_token"}
-
-    @torch.jit.ignore
-    def group_matcher(self, coarse: bool = False) -> dict:
-        return dict(stem=r"^cls_token|pos_embed|patch_embed", blocks=[(r"^blocks\.(\d+)", None), (r"^norm", (99999,))])
-
-    @torch.jit.ignore
-    def set_grad_checkpointing(self, enable: bool = True) -> None:
-        self.grad_checkpointing = enable
-
-    @torch.jit.ignore
-    def get_classifier(self) -> nn.Module:
-        return self.head
-
-    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        if global_pool is not None:
-            if global_pool not in POOLS:
-                raise UserError(f"unknown global_pool={global_pool!r}. {did_you_mean(global_pool, POOLS)}")
-            self.global_pool = global_pool
-        self.num_classes = num_classes
-        head = nn.Linear(self.embed_dim, num_classes) if num_classes > 0 else nn.Identity()
-        init_linear(head)
-        self.head = head.to(device=self.cls_token.device, dtype=self.cls_token.dtype).train(self.training)
-
-    def set_input_size(self, img_size=None, patch_size=None) -> None:
-        old_grid = self.patch_embed.grid_size
-        self.patch_embed.set_input_size(img_size=img_size, patch_size=patch_size)
-        if self.pos_embed is not None and self.patch_embed.grid_size != old_grid:
-            pos_embed = resample_abs_pos_embed(
-                self.pos_embed.detach(), self.patch_embed.grid_size, old_grid, num_prefix_tokens=1, antialias=False
-            )
-            self.pos_embed = nn.Parameter(pos_embed)
-
     def embed(self, x: Tensor) -> tuple[Tensor, tuple[int, int]]:
         """Images to tokens, class token first, and the shape of the grid they came from."""
         x = self.patch_embed(x)
@@ -347,69 +308,14 @@ class DHVT(nn.Module):
             x = x + self.pos_embed
         return self.pos_drop(x), grid
 
-    def run_block(self, block: Block, x: Tensor, grid: tuple[int, int]) -> Tensor:
-        if not self.grad_checkpointing or not torch.is_grad_enabled():
-            return block(x, grid)
-        return checkpoint_block(block, x, grid)
+    def grid_of(self, images: Tensor) -> tuple[int, int]:
+        return self.patch_embed.dynamic_feat_size(images.shape[-2:])
 
-    def forward_features(self, x: Tensor) -> Tensor:
+    def forward_blocks(
+        self, x: Tensor, take: Collection[int] = (), stop: int | None = None
+    ) -> tuple[Tensor, list[Tensor]]:
         x, grid = self.embed(x)
-        for block in self.blocks:
-            x = self.run_block(block, x, grid)
-        return self.norm(x)
-
-    def forward_intermediates(
-        self,
-        x: Tensor,
-        indices: int | list[int] | None = None,
-        return_prefix_tokens: bool = False,
-        norm: bool = False,
-        stop_early: bool = False,
-        output_fmt: str = "NCHW",
-        intermediates_only: bool = False,
-    ):
-        """The token maps after the chosen blocks, as timm's VisionTransformer returns them."""
-        if output_fmt not in ("NCHW", "NLC"):
-            raise UserError(f"output_fmt={output_fmt!r} is unknown; use 'NCHW' or 'NLC'.")
-        take_indices, max_index = feature_take_indices(len(self.blocks), indices)
-        x, grid = self.embed(x)
-        intermediates = []
-        for i, block in enumerate(self.blocks[: max_index + 1] if stop_early else self.blocks):
-            x = self.run_block(block, x, grid)
-            if i in take_indices:
-                intermediates.append(self.norm(x) if norm else x)
-        prefixes = [y[:, :1] for y in intermediates]
-        maps = [y[:, 1:] for y in intermediates]
-        if output_fmt == "NCHW":
-            maps = [y.transpose(1, 2).unflatten(2, grid).contiguous() for y in maps]
-        intermediates = list(zip(maps, prefixes, strict=True)) if return_prefix_tokens else maps
-        return intermediates if intermediates_only else (self.norm(x), intermediates)
-
-    def prune_intermediate_layers(
-        self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
-    ) -> list[int]:
-        take_indices, max_index = feature_take_indices(len(self.blocks), indices)
-        self.blocks = self.blocks[: max_index + 1]
-        if prune_norm:
-            self.norm = nn.Identity()
-        if prune_head:
-            self.reset_classifier(0, "")
-        return take_indices
-
-    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        x = self.head_drop(global_pool_nlc(x, pool_type=self.global_pool, num_prefix_tokens=1))
-        return x if pre_logits else self.head(x)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.forward_head(self.forward_features(x))
-
-
-def init_linear(module: nn.Module) -> None:
-    """Linear layers start as in the release; convolutions and norms keep what torch gives them."""
-    if isinstance(module, nn.Linear):
-        trunc_normal_(module.weight, std=0.02)
-        if module.bias is not None:
-            nn.init.zeros_(module.bias)
+        return self.run_blocks(x, grid, take=take, stop=stop)
 
 
 # fmt: off

@@ -7,6 +7,7 @@ what a hook sees stays what it was.
 """
 
 import math
+from collections.abc import Collection
 from functools import partial
 
 import torch
@@ -17,17 +18,12 @@ from timm.layers import (
     LayerNorm,
     Mlp,
     calculate_drop_path_rates,
-    create_classifier,
-    get_device_dtype,
-    resample_abs_pos_embed,
     to_2tuple,
 )
-from timm.models._features import feature_take_indices
-from timm.models.vision_transformer import Block, VisionTransformer
+from timm.models.vision_transformer import Block
 from torch import Tensor, nn
 
-from vitling.errors import UserError
-from vitling.models.layers import checkpoint_block
+from vitling.models.contract import MapContract, TimmViT, rename_keys
 
 
 class WideBlock(Block):
@@ -48,7 +44,7 @@ class WideBlock(Block):
         self.mlp = Mlp(dim, mlp_dim, drop=proj_drop)
 
 
-class DiagViT(VisionTransformer):
+class DiagViT(TimmViT):
     """timm's ViT with the release's sizes, N(0, 1) embeddings, and a norm on the pooled token alone.
 
     Heads of `head_dim` and an MLP of `mlp_dim` whatever `embed_dim` is; `global_pool="avg"` averages all tokens, the class
@@ -100,20 +96,9 @@ class DiagViT(VisionTransformer):
             if table is not None:
                 nn.init.normal_(table)
 
-    def set_input_size(self, img_size=None, patch_size=None) -> None:
-        """Take images or patches of another size; the position embedding is resized as `vitling.load_weights` does it."""
-        old_grid, table = self.patch_embed.grid_size, self.pos_embed
-        super().set_input_size(img_size, patch_size)
-        if table is not None and self.patch_embed.grid_size != old_grid:
-            prefix = 0 if self.no_embed_class else self.num_prefix_tokens
-            table = resample_abs_pos_embed(
-                table.detach(), self.patch_embed.grid_size, old_grid, prefix, antialias=False
-            )
-            self.pos_embed = nn.Parameter(table)
-
     def from_authors(self, state: dict) -> dict:
         """Keys and layouts of the release -> ours; its patch vectors run over row, column, channel."""
-        ours = {_rename(key, AUTHORS_NAMES): value for key, value in state.items()}
+        ours = rename_keys(state, AUTHORS_NAMES)
         weight = ours.get("patch_embed.proj.weight")
         if weight is not None and weight.ndim == 2:
             rows, columns = self.patch_embed.patch_size
@@ -122,8 +107,7 @@ class DiagViT(VisionTransformer):
 
     def to_authors(self, state: dict) -> dict:
         """Our keys and layouts -> those of the release."""
-        names = [(ours, theirs) for theirs, ours in AUTHORS_NAMES]
-        theirs = {_rename(key, names): value for key, value in state.items()}
+        theirs = rename_keys(state, [(ours, theirs) for theirs, ours in AUTHORS_NAMES])
         theirs["to_patch_embedding.1.weight"] = state["patch_embed.proj.weight"].permute(0, 2, 3, 1).flatten(1)
         return theirs
 
@@ -147,13 +131,6 @@ AUTHORS_NAMES = [
 ]
 
 
-def _rename(key: str, names: list[tuple[str, str]]) -> str:
-    for old, new in names:
-        if key.startswith(old) or old.startswith("."):
-            key = key.replace(old, new, 1)
-    return key
-
-
 class BasicBlock(nn.Module):
     """Two 3x3 convolutions and a shortcut, which is a 1x1 convolution where the shape changes."""
 
@@ -173,8 +150,13 @@ class BasicBlock(nn.Module):
         return F.relu(self.drop_path(self.bn2(self.conv2(y))) + self.shortcut(x))
 
 
-class DiagResNet18(nn.Module):
+class DiagResNet18(MapContract):
     """ResNet-18 for small images: a 3x3 stem of stride 1 without pooling, then four stages of two blocks."""
+
+    blocks_name, norm_name, classifier_name = "stages", None, "linear"  # the stages end in BatchNorm and ReLU
+    stem_group = r"^conv1|bn1"
+    block_groups = r"^layer(\d+)\.(\d+)"
+    coarse_groups = r"^layer(\d+)"
 
     def __init__(
         self,
@@ -187,10 +169,8 @@ class DiagResNet18(nn.Module):
         drop_path_rate: float = 0.0,
     ):
         super().__init__()
-        self.num_classes = num_classes
         self.in_chans = in_chans
         self.num_features = self.head_hidden_size = self.embed_dim = 8 * width
-        self.grad_checkpointing = False
 
         self.conv1 = nn.Conv2d(in_chans, width, 3, 1, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
@@ -205,7 +185,7 @@ class DiagResNet18(nn.Module):
         self.layer3 = stage(2 * width, 4 * width, 2)
         self.layer4 = stage(4 * width, 8 * width, 2)
         self.head_drop = nn.Dropout(drop_rate)
-        self.global_pool, self.linear = create_classifier(self.num_features, num_classes, pool_type=global_pool)
+        self.reset_classifier(num_classes, global_pool)
         self.feature_info = [
             dict(module=f"layer{i + 1}", num_chs=width * 2**i, reduction=2**i) for i in range(len(self.stages))
         ]
@@ -219,77 +199,18 @@ class DiagResNet18(nn.Module):
         """Note the size of the images and so of the last map; no weight depends on it."""
         self.grid_size = tuple(math.ceil(size / 8) for size in to_2tuple(img_size))
 
-    @torch.jit.ignore
-    def no_weight_decay(self) -> set[str]:
-        return set()
-
-    @torch.jit.ignore
-    def group_matcher(self, coarse: bool = False) -> dict:
-        return dict(stem=r"^conv1|bn1", blocks=r"^layer(\d+)" if coarse else r"^layer(\d+)\.(\d+)")
-
-    @torch.jit.ignore
-    def set_grad_checkpointing(self, enable: bool = True) -> None:
-        self.grad_checkpointing = enable
-
-    @torch.jit.ignore
-    def get_classifier(self) -> nn.Module:
-        return self.linear
-
-    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        self.num_classes = num_classes
-        pool_type = self.global_pool.pool_type if global_pool is None else global_pool
-        self.global_pool, self.linear = create_classifier(
-            self.num_features, num_classes, pool_type=pool_type, **get_device_dtype(self)
-        )
-
-    def forward_intermediates(
-        self,
-        x: Tensor,
-        indices: int | list[int] | None = None,
-        norm: bool = False,
-        stop_early: bool = False,
-        output_fmt: str = "NCHW",
-        intermediates_only: bool = False,
-    ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
-        """Final features and the outputs of the four stages; `norm` finds nothing to do, they end in BatchNorm and ReLU."""
-        if output_fmt not in ("NCHW", "NLC"):
-            raise UserError(f"unknown output_fmt={output_fmt!r}. Allowed: NCHW, NLC.")
-        take, last = feature_take_indices(len(self.stages), indices)
-        outputs = []
-        x = self.stem(x)
-        for i, stage in enumerate(self.stages[: last + 1] if stop_early else self.stages):
-            x = checkpoint_block(stage, x) if self.grad_checkpointing else stage(x)
-            if i in take:
-                outputs.append(x if output_fmt == "NCHW" else x.flatten(2).transpose(1, 2))
-        return outputs if intermediates_only else (x, outputs)
-
-    def prune_intermediate_layers(
-        self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
-    ) -> list[int]:
-        """Keep the stages up to the last one wanted. There is no norm after the stages to prune."""
-        take, last = feature_take_indices(len(self.stages), indices)
-        for i in range(last + 1, len(self.stages)):
+    def keep_blocks(self, count: int) -> None:
+        for i in range(count, len(self.stages)):
             setattr(self, f"layer{i + 1}", nn.Sequential())
-        if prune_head:
-            self.reset_classifier(0, "")
-        return take
 
     def stem(self, x: Tensor) -> Tensor:
         x = x.contiguous(memory_format=torch.channels_last)  # a fifth less time on a CPU; the maps stay so to the end
         return F.relu(self.bn1(self.conv1(x)))
 
-    def forward_features(self, x: Tensor) -> Tensor:
-        x = self.stem(x)
-        for stage in self.stages:
-            x = checkpoint_block(stage, x) if self.grad_checkpointing else stage(x)
-        return x
-
-    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        x = self.head_drop(self.global_pool(x))
-        return x if pre_logits else self.linear(x)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.forward_head(self.forward_features(x))
+    def forward_blocks(
+        self, x: Tensor, take: Collection[int] = (), stop: int | None = None
+    ) -> tuple[Tensor, list[Tensor]]:
+        return self.run_blocks(self.stem(x), take=take, stop=stop)
 
     @classmethod
     def default_cfg(cls, **variant) -> dict:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from vitling.errors import UserError
+from vitling.models.contract import stated_grid
 
 CONTAINERS = (nn.Sequential, nn.ModuleList)
 
@@ -142,11 +143,10 @@ class Layout:
 def find_layout(model: nn.Module, tokens: int, image_size: tuple[int, int]) -> Layout | None:
     """The layout of so many tokens, from what the model says of itself or else from the shape of the images."""
     prefix = getattr(model, "num_prefix_tokens", 0)
-    patch_embed = getattr(model, "patch_embed", None)
-    own = getattr(model, "grid_size", None) or getattr(patch_embed, "grid_size", None)
-    made_for = getattr(patch_embed, "img_size", None) or image_size  # some models take other sizes than theirs
+    own = stated_grid(model)
+    made_for = getattr(getattr(model, "patch_embed", None), "img_size", None) or image_size  # some take other sizes too
     if own and tokens == prod(own) + prefix and tuple(made_for) == image_size:
-        return Layout(tuple(own), prefix)
+        return Layout(own, prefix)
     for count in dict.fromkeys((prefix, 0, 1, 2)):
         if grid := _grid_of(tokens - count, image_size):
             return Layout(grid, count)

@@ -3,6 +3,7 @@
 from contextlib import contextmanager, nullcontext
 
 import torch
+from timm.layers import trunc_normal_
 from timm.models import checkpoint
 from torch import Tensor, nn
 
@@ -27,3 +28,11 @@ def frozen_statistics(module: nn.Module):
         for norm, (momentum, num_batches) in zip(norms, before, strict=True):
             norm.momentum = momentum
             norm.num_batches_tracked.copy_(num_batches)
+
+
+def init_linear(module: nn.Module) -> None:
+    """Linear layers start as in the releases; convolutions, norms and single factors keep what they were made with."""
+    if isinstance(module, nn.Linear):
+        trunc_normal_(module.weight, std=0.02)
+        if module.bias is not None:
+            nn.init.zeros_(module.bias)

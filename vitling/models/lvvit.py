@@ -5,7 +5,7 @@ Equal to the authors' release in tests/golden/test_lvvit.py. Deviates: `model(x)
 `mix_token=True` asks for the release's (class logits, dense logits, box); patches other than 16 px; non-square images.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import prod, sqrt
 from typing import Literal
 
@@ -17,19 +17,15 @@ from timm.layers import (
     DropPath,
     Mlp,
     calculate_drop_path_rates,
-    global_pool_nlc,
-    resample_abs_pos_embed,
     resample_patch_embed,
     to_2tuple,
     trunc_normal_,
 )
-from timm.models import checkpoint
-from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 
-from vitling.errors import UserError, did_you_mean
-
-POOLS = ("token", "avg", "avgmax", "max", "")
+from vitling.errors import UserError
+from vitling.models.contract import TokenContract
+from vitling.models.layers import init_linear
 
 Box = tuple[int, int, int, int]  # top, left, bottom, right, in cells of the token grid
 
@@ -99,15 +95,17 @@ class PatchStem(nn.Module):
             in_chans = width
         self.proj = nn.Conv2d(in_chans, embed_dim, proj_kernel, stride=stride, padding=(proj_kernel - stride) // 2)
         self.patch_size = to_2tuple(patch_size)
-        self.set_img_size(img_size)
+        self.set_input_size(img_size)
 
     def proj_stride(self, patch_size: int) -> int:
         if patch_size % self.stem_stride:
             raise UserError(f"patch_size={patch_size} must be a multiple of the stem's stride, {self.stem_stride}.")
         return patch_size // self.stem_stride
 
-    def set_img_size(self, img_size: int | tuple[int, int]) -> None:
-        height, width = to_2tuple(img_size)
+    def set_input_size(self, img_size=None, patch_size=None) -> None:
+        if patch_size is not None:
+            self.set_patch_size(to_2tuple(patch_size)[0])
+        height, width = to_2tuple(img_size or self.img_size)
         patch = self.patch_size[0]
         if height % patch or width % patch:
             raise UserError(f"img_size={height}x{width} must be a multiple of patch_size={patch} on both sides.")
@@ -184,7 +182,7 @@ class Block(nn.Module):
         return x if self.kind == "tr" else x * self.skip_lam
 
 
-class LVViT(nn.Module):
+class LVViT(TokenContract):
     """A ViT with two heads: `head` reads the class token, `aux_head` every patch token (`return_dense`).
 
     `model(x)` is the class logits plus `max_dense_weight` times the largest dense logit of each class, as the release
@@ -234,11 +232,9 @@ class LVViT(nn.Module):
             raise UserError(f"embed_dim={embed_dim} must be a multiple of norm_groups={norm_groups}.")
         self.in_chans = in_chans
         self.num_features = self.head_hidden_size = self.embed_dim = embed_dim
-        self.num_prefix_tokens = 1
         self.return_dense = return_dense
         self.mix_token = mix_token
         self.max_dense_weight = max_dense_weight
-        self.grad_checkpointing = False
 
         self.patch_embed = PatchStem(
             img_size,
@@ -294,49 +290,10 @@ class LVViT(nn.Module):
             fixed_input_size=True,
         )
 
-    @torch.jit.ignore
-    def no_weight_decay(self) -> set[str]:
-        return {"pos_embed", "cls_token"}
-
-    @torch.jit.ignore
-    def group_matcher(self, coarse: bool = False) -> dict:
-        return dict(stem=r"^cls_token|pos_embed|patch_embed", blocks=[(r"^blocks\.(\d+)", None), (r"^norm", (99999,))])
-
-    @torch.jit.ignore
-    def set_grad_checkpointing(self, enable: bool = True) -> None:
-        self.grad_checkpointing = enable
-
-    @torch.jit.ignore
-    def get_classifier(self) -> nn.Module:
-        """The head of the class token; the one of the other tokens is `aux_head`."""
-        return self.head
-
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
         """New heads, both of them (the release forgets `aux_head`)."""
-        if global_pool is not None:
-            if global_pool not in POOLS:
-                raise UserError(f"unknown global_pool={global_pool!r}. {did_you_mean(global_pool, POOLS)}")
-            self.global_pool = global_pool
-        self.num_classes = num_classes
-        self.head = self.make_head() if num_classes > 0 else nn.Identity()
-        self.aux_head = self.make_head() if num_classes > 0 and self.return_dense else None
-
-    def make_head(self) -> nn.Module:
-        head = nn.Linear(self.embed_dim, self.num_classes)
-        init_linear(head)
-        return head.to(device=self.cls_token.device, dtype=self.cls_token.dtype).train(self.training)
-
-    def set_input_size(self, img_size=None, patch_size=None) -> None:
-        """Take images or patches of another size: the position embedding and the patch convolution are resized."""
-        old_grid = self.patch_embed.grid_size
-        if patch_size is not None:
-            self.patch_embed.set_patch_size(to_2tuple(patch_size)[0])
-        self.patch_embed.set_img_size(img_size or self.patch_embed.img_size)
-        if self.patch_embed.grid_size != old_grid:
-            pos_embed = resample_abs_pos_embed(
-                self.pos_embed.detach(), self.patch_embed.grid_size, old_grid, num_prefix_tokens=1, antialias=False
-            )
-            self.pos_embed = nn.Parameter(pos_embed)
+        super().reset_classifier(num_classes, global_pool)
+        self.aux_head = self.new_head() if num_classes > 0 and self.return_dense else None
 
     def embed(self, x: Tensor, box: Box | None = None) -> Tensor:
         """Images to tokens, class token first; a box is mixed before the positions are added, which stay in place."""
@@ -353,16 +310,13 @@ class LVViT(nn.Module):
         x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), x], dim=1)
         return self.pos_drop(x + self.pos_embed)
 
-    def run_block(self, block: Block, x: Tensor) -> Tensor:
-        if self.grad_checkpointing and torch.is_grad_enabled():
-            return checkpoint(block, x)
-        return block(x)
+    def forward_blocks(
+        self, x: Tensor, take: Collection[int] = (), stop: int | None = None, box: Box | None = None
+    ) -> tuple[Tensor, list[Tensor]]:
+        return self.run_blocks(self.embed(x, box), take=take, stop=stop)
 
     def forward_features(self, x: Tensor, box: Box | None = None) -> Tensor:
-        x = self.embed(x, box)
-        for block in self.blocks:
-            x = self.run_block(block, x)
-        return self.norm(x)
+        return self.norm(self.forward_blocks(x, box=box)[0])
 
     def forward_tokens(self, x: Tensor, box: Box | Literal["random"] | None = None):
         """Class logits (B, classes), dense logits (B, N, classes) and the box whose tokens were mixed on the way.
@@ -378,47 +332,6 @@ class LVViT(nn.Module):
         if box is not None:
             dense = mix_tokens(dense.unflatten(1, self.patch_embed.grid_size), box).flatten(1, 2)
         return self.head(self.pool(x)), dense, box
-
-    def forward_intermediates(
-        self,
-        x: Tensor,
-        indices: int | list[int] | None = None,
-        return_prefix_tokens: bool = False,
-        norm: bool = False,
-        stop_early: bool = False,
-        output_fmt: str = "NCHW",
-        intermediates_only: bool = False,
-    ):
-        """The token maps after the chosen blocks, as timm's VisionTransformer returns them."""
-        if output_fmt not in ("NCHW", "NLC"):
-            raise UserError(f"output_fmt={output_fmt!r} is unknown; use 'NCHW' or 'NLC'.")
-        take_indices, max_index = feature_take_indices(len(self.blocks), indices)
-        x = self.embed(x)
-        intermediates = []
-        for i, block in enumerate(self.blocks[: max_index + 1] if stop_early else self.blocks):
-            x = self.run_block(block, x)
-            if i in take_indices:
-                intermediates.append(self.norm(x) if norm else x)
-        prefixes = [y[:, :1] for y in intermediates]
-        maps = [y[:, 1:] for y in intermediates]
-        if output_fmt == "NCHW":
-            maps = [y.transpose(1, 2).unflatten(2, self.patch_embed.grid_size).contiguous() for y in maps]
-        intermediates = list(zip(maps, prefixes, strict=True)) if return_prefix_tokens else maps
-        return intermediates if intermediates_only else (self.norm(x), intermediates)
-
-    def prune_intermediate_layers(
-        self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
-    ) -> list[int]:
-        take_indices, max_index = feature_take_indices(len(self.blocks), indices)
-        self.blocks = self.blocks[: max_index + 1]
-        if prune_norm:
-            self.norm = nn.Identity()
-        if prune_head:
-            self.reset_classifier(0, "")
-        return take_indices
-
-    def pool(self, x: Tensor) -> Tensor:
-        return self.head_drop(global_pool_nlc(x, pool_type=self.global_pool, num_prefix_tokens=1))
 
     def dense_logits(self, x: Tensor) -> Tensor:
         return self.aux_head(self.head_drop(x[:, 1:]))
@@ -440,14 +353,6 @@ class LVViT(nn.Module):
 
 def make_norm(dim: int, groups: int | None) -> nn.Module:
     return nn.LayerNorm(dim) if groups is None else TokenGroupNorm(groups, dim)
-
-
-def init_linear(module: nn.Module) -> None:
-    """Linear layers start as in the release; convolutions and norms keep what torch gives them."""
-    if isinstance(module, nn.Linear):
-        trunc_normal_(module.weight, std=0.02)
-        if module.bias is not None:
-            nn.init.zeros_(module.bias)
 
 
 # fmt: off

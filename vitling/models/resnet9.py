@@ -4,13 +4,14 @@ In the manner of the fast CIFAR networks (Page 2018, "How to train your ResNet")
 max-pooling, a residual pair in the first and the last, global max-pooling and a scaled linear classifier.
 """
 
+from collections.abc import Collection
+
 import torch
 from timm.layers import DropPath, to_2tuple
-from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 
 from vitling.errors import UserError
-from vitling.models.layers import checkpoint_block
+from vitling.models.contract import MapContract, check_pool
 
 LOGIT_SCALE = 0.125  # keeps the logits of a max-pooled map small at the start
 
@@ -34,8 +35,13 @@ class Residual(nn.Sequential):
         return x + super().forward(x)
 
 
-class ResNet9(nn.Module):
+class ResNet9(MapContract):
     """Stem, three stages, classifier; widths double from stage to stage."""
+
+    blocks_name, norm_name = "stages", None  # the stages end in BatchNorm and ReLU
+    stem_group = r"^stem"
+    block_groups = r"^stages\.(\d+)\.(\d+)"
+    coarse_groups = r"^stages\.(\d+)"
 
     def __init__(
         self,
@@ -50,7 +56,6 @@ class ResNet9(nn.Module):
         super().__init__()
         self.in_chans = in_chans
         self.num_features = self.head_hidden_size = self.embed_dim = 8 * width
-        self.grad_checkpointing = False
         self.stem = ConvBlock(in_chans, width)
         self.stages = nn.Sequential(
             nn.Sequential(ConvBlock(width, 2 * width), nn.MaxPool2d(2), Residual(2 * width, drop_path_rate)),
@@ -70,78 +75,24 @@ class ResNet9(nn.Module):
             raise UserError(f"img_size={img_size} is too small: the network halves it three times; use at least 8.")
         self.grid_size = tuple(side // 8 for side in to_2tuple(img_size))
 
-    @torch.jit.ignore
-    def no_weight_decay(self) -> set[str]:
-        return set()
-
-    @torch.jit.ignore
-    def group_matcher(self, coarse: bool = False) -> dict:
-        return dict(stem=r"^stem", blocks=r"^stages\.(\d+)" if coarse else r"^stages\.(\d+)\.(\d+)")
-
-    @torch.jit.ignore
-    def set_grad_checkpointing(self, enable: bool = True) -> None:
-        self.grad_checkpointing = enable
-
-    @torch.jit.ignore
-    def get_classifier(self) -> nn.Module:
-        return self.head
-
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
         if global_pool is not None:
-            if global_pool not in ("max", "avg", ""):
-                raise UserError(f"global_pool={global_pool!r} is unknown; use max, avg or ''.")
-            self.global_pool = global_pool
+            self.global_pool = check_pool(global_pool, ("max", "avg", ""))
         self.num_classes = num_classes
         head = nn.Linear(self.num_features, num_classes, bias=False) if num_classes > 0 else nn.Identity()
-        weight = next(self.parameters())
-        self.head = head.to(device=weight.device, dtype=weight.dtype).train(self.training)
+        self.head = self.place(head)
 
-    def run_stages(self, x: Tensor, count: int) -> list[Tensor]:
+    def forward_blocks(
+        self, x: Tensor, take: Collection[int] = (), stop: int | None = None
+    ) -> tuple[Tensor, list[Tensor]]:
         x = self.stem(x.contiguous(memory_format=torch.channels_last))  # a quarter faster on a CPU
-        outputs = []
-        for stage in self.stages[:count]:
-            x = checkpoint_block(stage, x) if self.grad_checkpointing else stage(x)
-            outputs.append(x)
-        return outputs
-
-    def forward_features(self, x: Tensor) -> Tensor:
-        return self.run_stages(x, len(self.stages))[-1]
-
-    def forward_intermediates(
-        self,
-        x: Tensor,
-        indices: int | list[int] | None = None,
-        norm: bool = False,
-        stop_early: bool = False,
-        output_fmt: str = "NCHW",
-        intermediates_only: bool = False,
-    ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
-        """Final features and the outputs of the stages; `norm` finds nothing to do, they end in BatchNorm and ReLU."""
-        if output_fmt not in ("NCHW", "NLC"):
-            raise UserError(f"unknown output_fmt={output_fmt!r}. Allowed: NCHW, NLC.")
-        take, last = feature_take_indices(len(self.stages), indices)
-        outputs = self.run_stages(x, last + 1 if stop_early else len(self.stages))
-        chosen = [y if output_fmt == "NCHW" else y.flatten(2).transpose(1, 2) for y in map(outputs.__getitem__, take)]
-        return chosen if intermediates_only else (outputs[-1], chosen)
-
-    def prune_intermediate_layers(
-        self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
-    ) -> list[int]:
-        """Keep the stages up to the last one wanted. There is no norm after the stages to prune."""
-        take, last = feature_take_indices(len(self.stages), indices)
-        self.stages = self.stages[: last + 1]
-        if prune_head:
-            self.reset_classifier(0, "")
-        return take
+        return self.run_blocks(x, take=take, stop=stop)
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
         if self.global_pool:
             x = x.amax(dim=(2, 3)) if self.global_pool == "max" else x.mean(dim=(2, 3))
         x = self.head_drop(x)
         return x if pre_logits or self.num_classes == 0 else self.head(x) * LOGIT_SCALE
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.forward_head(self.forward_features(x))
 
     @classmethod
     def default_cfg(cls, **variant) -> dict:

@@ -7,6 +7,7 @@ autocast (in half precision its 1e-8 is zero, and 0/0 is the NaN that users of t
 """
 
 import math
+from collections.abc import Collection
 from contextlib import nullcontext
 
 import torch
@@ -16,19 +17,15 @@ from timm.layers import (
     Mlp,
     PatchEmbed,
     calculate_drop_path_rates,
-    global_pool_nlc,
-    resample_abs_pos_embed,
     to_2tuple,
     trunc_normal_,
     use_fused_attn,
 )
-from timm.models import checkpoint, checkpoint_seq
-from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 
 from vitling.errors import UserError, did_you_mean
-
-POOLS = ("", "token", "avg", "avgmax", "max")
+from vitling.models.contract import TokenContract, resize_positions
+from vitling.models.layers import init_linear
 
 
 def sinusoid_table(num_positions: int, dim: int) -> Tensor:
@@ -390,20 +387,15 @@ class Transition(nn.Module):
 # Models
 
 
-def init_linear(module: nn.Module) -> None:
-    """Linear layers start as in the release; convolutions, factors and norms keep what they were made with."""
-    if isinstance(module, nn.Linear):
-        trunc_normal_(module.weight, std=0.02)
-        if module.bias is not None:
-            nn.init.zeros_(module.bias)
-
-
-class TokenModel(nn.Module):
-    """Front end, class token, positions, a row of blocks, norm and classifier, under timm's contract.
+class TokenModel(TokenContract):
+    """Front end, class token, positions, a row of blocks, norm and classifier.
 
     `tokens_type` is the kind of front end. `kernels`, `strides`, `paddings` and `token_dim` describe its soft splits,
     `token_drop_rate` is the dropout of its token layers; left out, they are the release's.
     """
+
+    stem_group = r"^cls_token|pos_embed|tokens_to_token|patch_embed"
+    coarse_groups = r"^blocks\.(\d+)"
 
     def __init__(
         self,
@@ -432,8 +424,6 @@ class TokenModel(nn.Module):
         self.in_chans = in_chans
         self.embed_dim = embed_dim
         self.num_features = self.head_hidden_size = widths[-1]
-        self.num_prefix_tokens = 1
-        self.grad_checkpointing = False
 
         t2t = dict(kernels=kernels, strides=strides, paddings=paddings, token_dim=token_dim, drop=token_drop_rate)
         t2t = {name: value for name, value in t2t.items() if value is not None}
@@ -467,37 +457,6 @@ class TokenModel(nn.Module):
             fixed_input_size=True,
         )
 
-    @torch.jit.ignore
-    def no_weight_decay(self) -> set[str]:
-        return {"cls_token", "pos_embed"}
-
-    @torch.jit.ignore
-    def group_matcher(self, coarse: bool = False) -> dict:
-        return dict(
-            stem=r"^cls_token|pos_embed|tokens_to_token|patch_embed",
-            blocks=r"^blocks\.(\d+)" if coarse else [(r"^blocks\.(\d+)", None), (r"^norm", (99999,))],
-        )
-
-    @torch.jit.ignore
-    def set_grad_checkpointing(self, enable: bool = True) -> None:
-        self.grad_checkpointing = enable
-
-    @torch.jit.ignore
-    def get_classifier(self) -> nn.Module:
-        return self.head
-
-    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        if global_pool is not None:
-            if global_pool not in POOLS:
-                raise UserError(
-                    f"unknown global_pool {global_pool!r}. {did_you_mean(repr(global_pool), map(repr, POOLS))}"
-                )
-            self.global_pool = global_pool
-        self.num_classes = num_classes
-        head = nn.Linear(self.num_features, num_classes) if num_classes > 0 else nn.Identity()
-        init_linear(head)
-        self.head = head.to(device=self.cls_token.device, dtype=self.cls_token.dtype).train(self.training)
-
     @property
     def front_end(self) -> nn.Module:
         return getattr(self, self.front_end_name)
@@ -519,9 +478,7 @@ class TokenModel(nn.Module):
         self.front_end.set_input_size(img_size=img_size, patch_size=patch_size)
         table = self.sinusoid()
         if not is_sinusoid:
-            table = resample_abs_pos_embed(
-                self.pos_embed.detach(), self.grid_size, old_grid, self.num_prefix_tokens, antialias=False
-            )
+            table = resize_positions(self.pos_embed, old_grid, self.grid_size, self.num_prefix_tokens)
         self.pos_embed = nn.Parameter(table.to(self.pos_embed), requires_grad=self.pos_embed.requires_grad)
 
     def embed(self, x: Tensor) -> Tensor:
@@ -531,66 +488,18 @@ class TokenModel(nn.Module):
                 f"images are {tuple(x.shape[-2:])} but the model is built for {tuple(self.front_end.img_size)}; "
                 "pass img_size or call set_input_size."
             )
-        x = checkpoint(self.front_end, x) if self.grad_checkpointing else self.front_end(x)
+        x = self.run(self.front_end, x)
         x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), x], dim=1)
         return self.pos_drop(x + self.pos_embed)
 
-    def forward_features(self, x: Tensor) -> Tensor:
-        x = self.embed(x)
-        x = checkpoint_seq(self.blocks, x) if self.grad_checkpointing else self.blocks(x)
-        return self.norm(x)
+    def forward_blocks(
+        self, x: Tensor, take: Collection[int] = (), stop: int | None = None
+    ) -> tuple[Tensor, list[Tensor]]:
+        return self.run_blocks(self.embed(x), take=take, stop=stop)
 
-    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        x = self.head_drop(global_pool_nlc(x, self.global_pool, self.num_prefix_tokens))
-        return x if pre_logits else self.head(x)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.forward_head(self.forward_features(x))
-
-    def forward_intermediates(
-        self,
-        x: Tensor,
-        indices: int | list[int] | None = None,
-        return_prefix_tokens: bool = False,
-        norm: bool = False,
-        stop_early: bool = False,
-        output_fmt: str = "NCHW",
-        intermediates_only: bool = False,
-    ) -> list[Tensor] | tuple[Tensor, list[Tensor]]:
-        """Tokens after the chosen blocks, as in timm; dense blocks are normalised only where the width allows."""
-        if output_fmt not in ("NCHW", "NLC"):
-            raise UserError(f"output_fmt={output_fmt!r} is neither 'NCHW' nor 'NLC'.")
-        take, last = feature_take_indices(len(self.blocks), indices)
-
-        def normalise(x: Tensor) -> Tensor:
-            return self.norm(x) if x.shape[-1] == self.num_features else x
-
-        x = self.embed(x)
-        taken = []
-        for i, block in enumerate(self.blocks[: last + 1] if stop_early else self.blocks):
-            x = checkpoint(block, x) if self.grad_checkpointing else block(x)
-            if i in take:
-                taken.append(normalise(x) if norm else x)
-
-        prefix = [y[:, : self.num_prefix_tokens] for y in taken]
-        taken = [y[:, self.num_prefix_tokens :] for y in taken]
-        if output_fmt == "NCHW":
-            taken = [y.mT.unflatten(2, self.grid_size).contiguous() for y in taken]
-        if return_prefix_tokens:
-            taken = list(zip(taken, prefix, strict=True))
-        return taken if intermediates_only else (normalise(x), taken)
-
-    def prune_intermediate_layers(
-        self, indices: int | list[int] = 1, prune_norm: bool = False, prune_head: bool = True
-    ) -> list[int]:
-        """Remove what the chosen intermediates do not need; returns their indices."""
-        take, last = feature_take_indices(len(self.blocks), indices)
-        self.blocks = self.blocks[: last + 1]
-        if prune_norm:
-            self.norm = nn.Identity()
-        if prune_head:
-            self.reset_classifier(0, "")
-        return take
+    def final_norm(self, x: Tensor) -> Tensor:
+        # Dense blocks before the last one are of another width.
+        return self.norm(x) if x.shape[-1] == self.num_features else x
 
 
 class T2TViT(TokenModel):

@@ -9,11 +9,11 @@ biases with a standard deviation of one).
 from functools import partial
 
 import torch
-from timm.layers import Attention, LayerNorm, maybe_add_mask, resample_abs_pos_embed, resolve_self_attn_mask
-from timm.models.vision_transformer import VisionTransformer
+from timm.layers import Attention, LayerNorm, maybe_add_mask, resolve_self_attn_mask
 from torch import Tensor, nn
 
 from vitling.errors import UserError, did_you_mean
+from vitling.models.contract import TimmViT, rename_keys
 
 
 class Entmax(torch.autograd.Function):
@@ -86,7 +86,7 @@ class EntmaxAttention(Attention):
 ATTENTION = {"softmax": Attention, "entmax": EntmaxAttention}
 
 
-class BootstrappingViT(VisionTransformer):
+class BootstrappingViT(TimmViT):
     """timm's ViT with the release's sizes, initialisation and key names. Further arguments are those of timm's ViT."""
 
     def __init__(
@@ -139,34 +139,22 @@ class BootstrappingViT(VisionTransformer):
                 elif module.bias is not None:
                     nn.init.zeros_(module.bias)
 
-    def set_input_size(self, img_size=None, patch_size=None) -> None:
-        """Take images or patches of another size; the position embedding is resized as `vitling.load_weights` does it."""
-        old_grid, table = self.patch_embed.grid_size, self.pos_embed
-        super().set_input_size(img_size, patch_size)
-        if table is not None and self.patch_embed.grid_size != old_grid:
-            prefix = 0 if self.no_embed_class else self.num_prefix_tokens
-            table = resample_abs_pos_embed(
-                table.detach(), self.patch_embed.grid_size, old_grid, prefix, antialias=False
-            )
-            self.pos_embed = nn.Parameter(table)
-
     def from_authors(self, state: dict) -> dict:
         """Keys and layouts of the release -> ours; of a joint or shared checkpoint, the ViT's part."""
         prefix = "models.vit."
         if any(key.startswith(prefix) for key in state):
             state = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
-        return {
-            _rename(key, AUTHORS_NAMES): value.transpose(0, 1) if key == "pos_embed.pos_embed" else value
-            for key, value in state.items()
-        }
+        ours = rename_keys(state, AUTHORS_NAMES)
+        if "pos_embed.pos_embed" in state:
+            ours["pos_embed"] = ours["pos_embed"].transpose(0, 1)
+        return ours
 
     def to_authors(self, state: dict) -> dict:
         """Our keys and layouts -> those of the release."""
-        names = [(ours, theirs) for theirs, ours in AUTHORS_NAMES]
-        return {
-            _rename(key, names): value.transpose(0, 1).contiguous() if key == "pos_embed" else value
-            for key, value in state.items()
-        }
+        theirs = rename_keys(state, [(ours, theirs) for theirs, ours in AUTHORS_NAMES])
+        if "pos_embed" in state:
+            theirs["pos_embed.pos_embed"] = state["pos_embed"].transpose(0, 1).contiguous()
+        return theirs
 
     @classmethod
     def default_cfg(cls, **variant) -> dict:
@@ -184,13 +172,6 @@ AUTHORS_NAMES = [
     (".mlp.linear2.", ".mlp.fc2."),
     ("cls_head.", "head."),
 ]
-
-
-def _rename(key: str, names: list[tuple[str, str]]) -> str:
-    for old, new in names:
-        if key.startswith(old) or old.startswith("."):
-            key = key.replace(old, new, 1)
-    return key
 
 
 # fmt: off

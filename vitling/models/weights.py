@@ -17,14 +17,14 @@ from pathlib import Path
 import numpy as np
 import safetensors.torch
 import torch
-import torch.nn.functional as F
-from timm.layers import to_2tuple
+from timm.layers import resample_abs_pos_embed, to_2tuple
 from timm.models import adapt_input_conv
 from timm.utils import unwrap_model
 from torch import Tensor, nn
 
 from vitling.errors import UserError, did_you_mean
 from vitling.files import replacing, write_bytes, write_text
+from vitling.models.contract import stated_grid
 
 # Where a checkpoint file keeps its weights, in the order we look: timm and T2T, LV-ViT; DHVT, Bootstrapping; T2T's transfer.
 _ENTRIES = ("state_dict", "model", "net", "model_state_dict", "model_state")
@@ -35,7 +35,7 @@ _OWNERS = ("model.", "models.vit.", "models.cnn.")
 # What a folder holds: of timm and Hugging Face, then of a run of ours.
 _IN_FOLDER = ("model.safetensors", "pytorch_model.bin", "best/model.safetensors", "last/model.safetensors")
 # Plain data that training scripts leave beside the weights: their command line, and an accuracy as a NumPy number.
-_scalar = np._core.multiarray.scalar if hasattr(np, "_core") else np.core.multiarray.scalar
+_scalar = np.float64().__reduce__()[0]  # how pickle makes a NumPy number; the module of it has no public name
 _PLAIN_DATA = [argparse.Namespace, np.dtype, *{type(np.dtype(kind)) for kind in "efdilB?"}]
 _PLAIN_DATA += [(_scalar, f"numpy.{core}.multiarray.scalar") for core in ("core", "_core")]
 
@@ -125,7 +125,7 @@ def save_weights(
     if naming == "authors" and hasattr(model, "to_authors"):
         state = model.to_authors(state)
     metadata = {str(key): str(value) for key, value in (metadata or {}).items()}
-    if (grid := _grid(model)) is not None:
+    if (grid := stated_grid(model)) is not None:
         metadata.setdefault("grid", f"{grid[0]}x{grid[1]}")
     # Every name gets memory of its own: safetensors refuses tied weights, and other loaders expect all names.
     state = {key: value.detach().cpu().clone(memory_format=torch.contiguous_format) for key, value in state.items()}
@@ -337,7 +337,7 @@ def _fit(state: dict[str, Tensor], key: str, value: Tensor, report: LoadReport) 
 
 def _resize_pos_embed(there: Tensor, here: Tensor, model: nn.Module, grid: tuple[int, int] | None) -> Tensor:
     """Position embeddings for another token grid: bicubic on the grid, rows of class tokens kept (as the releases do)."""
-    new_grid = _grid(model)
+    new_grid = stated_grid(model)
     if here.ndim != 3 or new_grid is None or there.shape[-1] != here.shape[-1]:
         return there
     new_prefix = here.shape[1] - math.prod(new_grid)
@@ -346,9 +346,7 @@ def _resize_pos_embed(there: Tensor, here: Tensor, model: nn.Module, grid: tuple
     if there.ndim != 3 or (there.shape == here.shape and (grid is None or tuple(grid) == tuple(new_grid))):
         return there
     prefix, grid = _split_rows(there.shape[1], new_prefix, grid)
-    patches = there[:, prefix:].float().unflatten(1, grid).permute(0, 3, 1, 2)
-    patches = F.interpolate(patches, size=new_grid, mode="bicubic", align_corners=False)
-    patches = patches.flatten(2).transpose(1, 2).to(there.dtype)
+    patches = resample_abs_pos_embed(there[:, prefix:], new_grid, grid, num_prefix_tokens=0, antialias=False)
     # The row of a class token that the checkpoint lacks is left as made; one that the model lacks goes.
     rows = there[:, :new_prefix] if prefix >= new_prefix else here[:, :new_prefix].to(there)
     return torch.cat([rows, patches], dim=1)
@@ -396,14 +394,6 @@ def _adapt_channels(there: Tensor, axis: int, old: int, new: int) -> Tensor:
     else:
         x = x.sum(0, keepdim=True).expand(new, *x.shape[1:]) / new
     return x.flatten(0, 1).movedim(0, axis).contiguous()
-
-
-def _grid(model: nn.Module) -> tuple[int, int] | None:
-    """The model's token grid, if it has one."""
-    for owner in (model, getattr(model, "patch_embed", None)):
-        if (grid := getattr(owner, "grid_size", None)) is not None:
-            return to_2tuple(grid)
-    return None
 
 
 def _parse_grid(metadata: Mapping | None) -> tuple[int, int] | None:

@@ -11,13 +11,14 @@ from pathlib import Path
 
 from vitling.callbacks import Callback, StudyCallback
 from vitling.errors import UserError
+from vitling.evaluation.intervals import confidence_interval
 from vitling.files import write_text
 from vitling.papers.estimate import Size, count_sizes, estimate_seconds, read_structure
 from vitling.papers.plan import Line, Plan, leave_out_unready, make_plan
 from vitling.reports.page import Chart, Code, Page, Section, Table, Text, write_page
 from vitling.runs.device import default_device
 from vitling.runs.run import Run
-from vitling.studies.results import confidence_interval, plus_minus
+from vitling.studies.results import plus_minus
 from vitling.studies.study import Study, study
 from vitling.training.settings import Settings
 

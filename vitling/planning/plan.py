@@ -4,7 +4,7 @@ import json
 import tempfile
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from os import environ
 from pathlib import Path
 
@@ -40,6 +40,7 @@ class Plan:
     warnings: list[str]
     hint: str  # where published weights would serve better
     device: str
+    dataset: Dataset = field(repr=False, compare=False)  # as opened for the plan, to be handed to `vitling.train`
     speed: Speed | None = None
     expected: Band | None = None
 
@@ -49,7 +50,9 @@ class Plan:
         return self.speed and self.speed.run_seconds(self.recipe)
 
     def to_json(self) -> str:
-        tree = {**asdict(self), "recipe": to_dict(self.recipe), "seconds": self.seconds}
+        tree = asdict(replace(self, dataset=None))
+        del tree["dataset"]
+        tree |= {"recipe": to_dict(self.recipe), "seconds": self.seconds}
         return json.dumps(tree, indent=1, ensure_ascii=False)
 
 
@@ -84,7 +87,7 @@ def plan(
     recipe = replace(recipe, data=str(data))
     size = as_size(recipe.img_size) or (seen.largest if seen.small else default_size(recipe.model))
     warnings = find_conflicts(recipe, size, classes=len(dataset.class_names), channels=dataset.channels)
-    result = Plan(seen, recipe, choices, warnings, pretrained_hint(seen, recipe), device)
+    result = Plan(seen, recipe, choices, warnings, pretrained_hint(seen, recipe), device, dataset)
     if brief:
         return result
     if seen.unreadable and recipe.on_bad_image == "error":

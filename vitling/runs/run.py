@@ -23,6 +23,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from vitling.errors import UserError, did_you_mean
 from vitling.files import append_text, write_bytes, write_text
@@ -35,8 +36,15 @@ WEIGHTS = ("best", "last")
 class Run:
     """One run directory."""
 
+    # The evaluation's Predictions of the best weights on the validation split, right after training in the same process: the
+    # page and the calibration then open nothing again. Never written to disk, nor pickled.
+    validation: Any = None
+
     def __init__(self, path: str | Path):
         self.path = Path(path)
+
+    def __getstate__(self) -> dict:
+        return {"path": self.path}
 
     # -- reading ---------------------------------------------------------------------------------------------------
 

@@ -13,9 +13,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 
 from vitling.errors import UserError
+from vitling.evaluation.intervals import confidence_interval
 from vitling.files import write_text
 from vitling.models.macs import count_macs
 from vitling.recipes import Recipe, from_dict, to_dict
@@ -267,15 +268,6 @@ class Study:
         from vitling.studies.page import study_page  # here, because matplotlib takes long to import
 
         return write_page(study_page(self), self.folder / "study.html")
-
-
-def confidence_interval(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and half of the 95 % confidence interval, Student's t; nan where there are too few values."""
-    from scipy.special import stdtrit  # takes long to import
-
-    if len(values) < 2:
-        return (values[0] if values else math.nan), math.nan
-    return mean(values), float(stdtrit(len(values) - 1, 0.975)) * stdev(values) / math.sqrt(len(values))
 
 
 def plus_minus(centre: float, half: float, sign: str = "") -> str:

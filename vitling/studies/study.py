@@ -81,8 +81,8 @@ def _complete(study: Study, jobs: int, settings: Settings, callback: StudyCallba
         """Complete one run: the reason where it failed."""
         run, where = study.runs[key], study.run_settings(key[0], settings)
         try:
-            recipe, hears = study.run_recipe(*key), callback.on_run_start(run_label(*key))
-            complete(recipe, run.path, split=study.split, settings=where, callback=hears)
+            recipe, told = study.run_recipe(*key), callback.on_run_start(run_label(*key))
+            complete(recipe, run.path, split=study.split, settings=where, callback=told)
             return ""
         except UserError as error:
             return str(error)

@@ -17,8 +17,10 @@ from torch import Tensor, nn
 from vitling.callbacks import Callback
 from vitling.data.pipeline.preprocessing import as_size
 from vitling.data.pipeline.training_data import TrainingData, prepare_training_data
+from vitling.data.sources.dataset import Dataset
 from vitling.errors import UserError
 from vitling.evaluation.loop import validate
+from vitling.evaluation.predictions import Predictions
 from vitling.methods import Preparation, prepare_method
 from vitling.models import default_size
 from vitling.models.inspect import layer_gradient_norms
@@ -38,18 +40,34 @@ COMPILE_WORTH_SECONDS = 900  # compile=auto compiles when more eager training th
 
 
 def train(
-    recipe: Recipe, run_dir: str | Path, *, settings: Settings | None = None, callback: Callback | None = None
+    recipe: Recipe,
+    run_dir: str | Path,
+    *,
+    settings: Settings | None = None,
+    dataset: Dataset | None = None,
+    callback: Callback | None = None,
 ) -> Run:
-    """Train a recipe into a run directory; into the same directory again, resume it."""
+    """Train a recipe into a run directory; into the same directory again, resume it.
+
+    `dataset` is the recipe's data where it has been opened already, as by `vitling.plan`. What the best weights say of the validation
+    images is handed on in the run that is returned.
+    """
     settings, callback = settings or Settings(), callback or Callback()
     with callers_state_kept():
         accelerator = create_accelerator(settings, run_dir)
-        run = train_into(Run(run_dir), recipe, settings, callback, accelerator)
+        run = train_into(Run(run_dir), recipe, settings, callback, accelerator, dataset)
         accelerator.end_training()
     return run
 
 
-def train_into(run: Run, recipe: Recipe, settings: Settings, callback: Callback, accelerator: Accelerator) -> Run:
+def train_into(
+    run: Run,
+    recipe: Recipe,
+    settings: Settings,
+    callback: Callback,
+    accelerator: Accelerator,
+    dataset: Dataset | None = None,
+) -> Run:
     """The same on devices that are set up already: nothing where the run is finished, else what is left of it."""
     recipe = from_dict(to_dict(recipe))  # declared types, as if read from its file: the run is compared with that
     with run.locked() if accelerator.is_main_process else nullcontext():
@@ -62,7 +80,7 @@ def train_into(run: Run, recipe: Recipe, settings: Settings, callback: Callback,
         if resuming and (run.path / "recipe.yaml").exists():  # written last when a run begins
             recipe = run.recipe  # resolved when the run began
         with stop_on_signals() as stop:
-            open_loop(run, recipe, asked, settings, callback, accelerator, stop).run_to_end()
+            open_loop(run, recipe, asked, settings, callback, accelerator, stop, dataset).run_to_end()
     return run
 
 
@@ -74,9 +92,10 @@ def open_loop(
     callback: Callback,
     accelerator: Accelerator,
     stop: StopRequest,
+    dataset: Dataset | None = None,
 ) -> "Loop":
     """A run at its first step, or at that of its last checkpoint: data read, method prepared, everything built."""
-    data = _read_data(recipe, settings, callback, accelerator)
+    data = _read_data(recipe, settings, callback, accelerator, dataset)
     recipe = replace(recipe, img_size=data.preprocessing.size, channels=data.preprocessing.channels)
     checkpoint = _read_checkpoint(run, recipe, data, callback)
     preparation = _preparation(run, recipe, data, asked, settings, callback, accelerator)
@@ -112,10 +131,12 @@ def open_loop(
     return Loop(setup, state, run, settings, callback, stop)
 
 
-def _read_data(recipe: Recipe, settings: Settings, callback: Callback, accelerator: Accelerator) -> TrainingData:
+def _read_data(
+    recipe: Recipe, settings: Settings, callback: Callback, accelerator: Accelerator, dataset: Dataset | None
+) -> TrainingData:
     size = as_size(recipe.img_size) or default_size(recipe.model)
     with accelerator.main_process_first():  # one process downloads, the others find the files
-        data = prepare_training_data(recipe, settings.reading, model_size=size, callback=callback)
+        data = prepare_training_data(recipe, settings.reading, model_size=size, dataset=dataset, callback=callback)
     for note in data.dataset.notes:
         callback.log(note)
     return data
@@ -159,7 +180,7 @@ def _preparation(
         begin()
         budget = settings.budget_seconds
         own = replace(settings, trackers=(), budget_seconds=budget and budget * FIRST_RUN_SHARE)
-        trained = train_into(Run(run.path / name), first, own, callback, accelerator)
+        trained = train_into(Run(run.path / name), first, own, callback, accelerator, data.dataset)
         accelerator.free_memory()  # forgets the network and its optimiser
         return trained
 
@@ -206,6 +227,7 @@ class Loop:
         self.saved_at = self.began_here = time.monotonic()
         self.first_step = state.step
         self.last_loss = self.images_per_second = 0.0
+        self.best_logits: Tensor | None = None  # of the best weights so far, on the validation split
 
     def run_to_end(self) -> None:
         recipe, state = self.setup.recipe, self.state
@@ -253,6 +275,10 @@ class Loop:
         state.step += 1
         self._account(losses)
 
+    @property
+    def _is_alone(self) -> bool:
+        return self.accelerator.num_processes == 1
+
     def _is_last_before_validation(self) -> bool:
         return (self.state.step + 1) % (self.setup.steps_per_epoch * self.setup.recipe.validate_every) == 0
 
@@ -284,7 +310,9 @@ class Loop:
         setup, state = self.setup, self.state
         model = state.validated_model(setup)
         began = time.monotonic()
-        val = self._measure(model)
+        # Of a whole split, and as loaded weights give them again: neither a process's part of it, nor in half precision.
+        kept: list[Tensor] | None = [] if self._is_alone and self.settings.precision == "no" else None
+        val = self._measure(model, keep=kept)
         if not math.isfinite(val["loss"]):
             self._refuse_loss(val["loss"], f"val_loss={val['loss']}")
         others = {
@@ -305,6 +333,7 @@ class Loop:
         improved = state.best is None or score > state.best
         if improved:
             state.best, state.best_epoch = score, epoch + 1
+            self.best_logits = torch.cat(kept) if kept else None
         timing = {
             "epoch": epoch + 1,
             "seconds": round(self._seconds(), 3),
@@ -320,9 +349,15 @@ class Loop:
             self.accelerator.log({k: v for k, v in record.items() if k != "epoch"}, step=state.step)
         self.callback.on_validation({**record, "best_top1": state.best[0], "best_epoch": state.best_epoch}, timing)
 
-    def _measure(self, network: nn.Module) -> dict[str, float]:
+    def _measure(self, network: nn.Module, keep: list[Tensor] | None = None) -> dict[str, float]:
         data = self.setup.data
-        return validate(network, data.val, data.preprocessing, self.accelerator)
+        return validate(network, data.val, data.preprocessing, self.accelerator, keep=keep)
+
+    def _hand_on(self) -> None:
+        """Give the run what its best weights say of the validation images, unless an earlier process found those weights."""
+        data = self.setup.data
+        if self.best_logits is not None:
+            self.run.validation = Predictions(self.best_logits, data.val, data.preprocessing)
 
     def _finish(self, stopped: str) -> None:
         state = self.state
@@ -336,6 +371,7 @@ class Loop:
                 best={"val_top1": state.best[0], "val_loss": -state.best[1], "epoch": state.best_epoch},
                 epochs_trained=state.step // self.setup.steps_per_epoch,
             )
+        self._hand_on()
         self.accelerator.wait_for_everyone()
 
     # -- saving ----------------------------------------------------------------------------------------------------
@@ -361,7 +397,7 @@ class Loop:
     def _stop_if_requested(self) -> None:
         """Save and leave after SIGTERM or Ctrl-C."""
         requested = self.stop.requested
-        if self.accelerator.num_processes > 1:
+        if not self._is_alone:
             flag = torch.tensor(float(requested), device=self.accelerator.device)
             requested = self.accelerator.reduce(flag, "sum").item() > 0
         if not requested:

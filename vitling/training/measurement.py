@@ -37,9 +37,9 @@ def try_a_step(setup: Setup, threads: int | None) -> None:
             began = time.perf_counter()
             try:
                 stepper.gradients(0, micro_batches)
+            except UserError:
+                raise
             except (RuntimeError, TypeError, ValueError) as error:
-                if isinstance(error, UserError):
-                    raise
                 raise UserError(f"these settings cannot train: {str(error).strip().splitlines()[0]}") from error
             setup.optimizer.zero_grad()
             seconds[number] = time.perf_counter() - began  # the second time counts

@@ -21,8 +21,8 @@ from vitling.methods.mixing import MixingMethod
 from vitling.methods.preparation import Preparation
 from vitling.methods.token_labeling.label_maps import LabelMaps
 from vitling.methods.token_labeling.relabeling import relabel as write_maps
-from vitling.methods.token_labeling.relabeling import token_grid
 from vitling.methods.token_labeling.transport import AXES, transport_labels
+from vitling.models.contract import token_grid
 from vitling.models.lvvit import Box, mix_tokens, random_box
 from vitling.optim import parameter_groups
 from vitling.recipes import Optim, Recipe, replace

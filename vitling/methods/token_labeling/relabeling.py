@@ -24,6 +24,7 @@ from vitling.data.sources.images import FITS
 from vitling.errors import UserError, did_you_mean
 from vitling.methods.token_labeling.author_maps import is_author_folder, map_paths, read_maps, write_maps
 from vitling.methods.token_labeling.label_maps import Header, LabelMaps, check_owner
+from vitling.models.contract import token_grid
 from vitling.runs.device import default_device
 from vitling.runs.opening import OpenedModel, Source, open_model, published_classes
 
@@ -217,14 +218,6 @@ def score_map(model: nn.Module, images: Tensor) -> Tensor:
         grid = tuple(features.shape[2:])
         places = features.permute(0, 2, 3, 1).flatten(0, 2)[..., None, None]
     return model.forward_head(places).view(len(images), *grid, -1).float()
-
-
-def token_grid(model: nn.Module, tokens: int | None = None) -> tuple[int, int]:
-    """Rows and columns of a model's tokens."""
-    grid = getattr(model, "grid_size", None) or getattr(getattr(model, "patch_embed", None), "grid_size", None)
-    if grid is None or (tokens is not None and math.prod(grid) != tokens):
-        raise UserError(f"{type(model).__name__} does not tell in which grid its tokens lie (patch_embed.grid_size).")
-    return tuple(grid)
 
 
 def best_classes(logits: Tensor, top_k: int, raw_scores: bool = False) -> tuple[Tensor, Tensor]:
