@@ -24,7 +24,7 @@ _PUBLIC = {
         ),
         "gradients": ("layer_gradient_norms",),
         "health": ("confident_mistakes", "generalisation_gap", "gradient_norms", "per_class_accuracy"),
-        "match": ("match_layers", "spearman"),
+        "match": ("match_layers",),
         "probe": ("ridge_probe",),
         "sharpness": ("Hessian", "loss_sharpness"),
         "single_pass": ("Measurements", "measure"),
