@@ -96,7 +96,7 @@ def train_rows(base: Recipe, seed: int, folder: Path) -> dict[str, tuple[float, 
     import vitling
 
     base = replace(base, seed=seed)
-    annotator = vitling.train(annotator_recipe(base, (32, 32)), folder / f"annotator-{seed}")
+    annotator = vitling.train(annotator_recipe(base), folder / f"annotator-{seed}")
     maps = vitling.relabel(annotator, base.data, folder / f"labels-{seed}")
     token_labels = dict(labels=str(maps.folder))
     rows = {

@@ -40,7 +40,7 @@ def __getattr__(name: str):
     if name in _PUBLIC:
         if _PUBLIC[name] not in _LIGHT:
             register_models()
-        value = getattr(_import_module(_PUBLIC[name]), name)
+        value = _deprecated.accept_old_arguments(getattr(_import_module(_PUBLIC[name]), name))
         globals()[name] = value
         return value
     if name in _PACKAGES:
@@ -64,7 +64,7 @@ def _is_the_command() -> bool:
     return _Path(*_sys.argv[:1]).stem == "vitling"
 
 
-from vitling import _deprecated  # noqa: E402, F401  (old module names, for one release)
+from vitling import _deprecated  # noqa: E402  (old names, for one release)
 
 if not _is_the_command():
     register_models()

@@ -4,8 +4,8 @@ import difflib
 from collections.abc import Iterable
 
 
-class UserError(Exception):
-    """Something the user can fix, said in one line. The command line prints it without a traceback and exits 2."""
+class UserError(ValueError):
+    """A user error, said in one line. The command line prints it without a traceback and exits 2."""
 
 
 def did_you_mean(given: str, allowed: Iterable[str], *, show: int = 12) -> str:
@@ -16,3 +16,10 @@ def did_you_mean(given: str, allowed: Iterable[str], *, show: int = 12) -> str:
         return f"Did you mean {' or '.join(near)}?"
     more = f" and {len(allowed) - show} more" if len(allowed) > show else ""
     return f"Allowed: {', '.join(allowed[:show])}{more}." if allowed and show else ""
+
+
+def first_line(error: Exception, *, longest: int = 200) -> str:
+    """What another library's exception says, as the end of one of our lines: torch puts a title before its reason."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    text = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+    return text[:longest].rstrip(". ") + "."

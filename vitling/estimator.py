@@ -28,10 +28,6 @@ from vitling.training.settings import Settings
 from vitling.training.signals import Interrupted
 
 
-class InvalidInput(UserError, ValueError):
-    """Something the user can fix, as the ValueError that scikit-learn expects."""
-
-
 class ViTClassifier(ClassifierMixin, BaseEstimator):
     """A Vision Transformer from scratch, as a scikit-learn classifier.
 
@@ -76,23 +72,22 @@ class ViTClassifier(ClassifierMixin, BaseEstimator):
     def fit(self, X: Any, y: Any) -> "ViTClassifier":
         """Train on images and their classes. A tenth of them, or the recipe's val_fraction, is held out to choose the weights."""
         if y is None:
-            raise InvalidInput("ViTClassifier requires y to be passed, but the target y is None.")
+            raise UserError("ViTClassifier requires y to be passed, but the target y is None.")
         y = column_or_1d(y, warn=True)
         check_classification_targets(y)
         check_consistent_length(X, y)
         self.classes_, labels = np.unique(y, return_inverse=True)
-        with _as_value_error():
-            if len(self.classes_) < 2:
-                found = f"of one class, {self.classes_[0]}" if len(self.classes_) else "none"
-                raise UserError(f"the images are {found}; at least two classes are needed.")
-            kept = keep(self._images(X, labels, fitting=True), [str(name) for name in self.classes_])
-            recipe, budget = self._recipe(kept.name)
-            with self._folder(recipe, budget) as folder:
-                run = self._train(recipe, budget, folder)
-                self.model_, self.preprocessing_ = run.load_model(), run.preprocessing()
-                self.temperature_ = calibrate(run).temperature
-                self.history_, self.n_iter_ = run.metrics(), run.info["epochs_trained"]
-                self.run_ = run if self.run_dir else None
+        if len(self.classes_) < 2:
+            found = f"of one class, {self.classes_[0]}" if len(self.classes_) else "none"
+            raise UserError(f"the images are {found}; at least two classes are needed.")
+        kept = keep(self._images(X, labels, fitting=True), [str(name) for name in self.classes_])
+        recipe, budget = self._recipe(kept.name)
+        with self._folder(recipe, budget) as folder:
+            run = self._train(recipe, budget, folder)
+            self.model_, self.preprocessing_ = run.load_model(), run.preprocessing()
+            self.temperature_ = calibrate(run, predictions=run.validation).temperature
+            self.history_, self.n_iter_ = run.metrics(), run.info["epochs_trained"]
+            self.run_ = Run(run.path) if self.run_dir else None  # its predictions on what was held out are let go
         return self
 
     def predict(self, X: Any) -> np.ndarray:
@@ -104,11 +99,10 @@ class ViTClassifier(ClassifierMixin, BaseEstimator):
         """Calibrated probabilities, (images, classes), in the order of `classes_`; the temperature is fitted on what was held out."""
         check_is_fitted(self)
         seen = self.preprocessing_
-        with _as_value_error():
-            images = self._images(X, None, fitting=False)
-            source = load_split(images, "images", reading=Reading(), **seen.fit_args())
-            logits = predict_logits(self.model_, source, seen).double()
-            return (logits / self.temperature_).softmax(dim=1).numpy()
+        images = self._images(X, None, fitting=False)
+        source = load_split(images, "images", reading=Reading(), **seen.fit_args())
+        logits = predict_logits(self.model_, source, seen).double()
+        return (logits / self.temperature_).softmax(dim=1).numpy()
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -216,11 +210,3 @@ def _as_bytes(pixels: np.ndarray, low: float, high: float) -> np.ndarray:
         return pixels
     scale = 255 / (high - low) if high > low else 0.0
     return np.clip(np.rint((pixels.astype(np.float64) - low) * scale), 0, 255).astype(np.uint8)
-
-
-@contextmanager
-def _as_value_error():
-    try:
-        yield
-    except UserError as error:
-        raise InvalidInput(str(error)) from error

@@ -148,7 +148,7 @@ def test_a_changed_recipe_is_refused_by_name_and_nothing_is_lost(finished):
     changed = {"small": SMALL, "fast": override(FAST, ["optim.lr=0.02"])}
     with pytest.raises(UserError, match=r"another study of 'fast' \(its optim.lr is 0.01, not 0.02\)"):
         study(changed, finished.folder, seeds=2, settings=ONE_THREAD)
-    with pytest.raises(UserError, match=r"its --budget is none, not 60s"):
+    with pytest.raises(UserError, match=r"its budget is none, not 60s"):
         study({"small": SMALL}, finished.folder, budget_seconds=60.0, settings=ONE_THREAD)
     assert (finished.folder / "study.json").read_text() == before
 
@@ -162,7 +162,7 @@ def test_a_budget_gives_the_slower_model_fewer_epochs_and_stays_as_measured(tmp_
     share = small.epochs / SMALL.epochs
     assert first.runs["small", 0.3, 0].recipe.optim.warmup_epochs == pytest.approx(share * 0.5, abs=1e-3)
     again = study({"small": SMALL, "deep": DEEP}, **arguments)
-    assert again.paces == first.paces
+    assert again.speeds == first.speeds
     assert not (tmp_path / "measuring").exists()
     # chosen on validation data: nobody has looked at the test split
     assert not list(tmp_path.rglob("evaluation-test.json"))

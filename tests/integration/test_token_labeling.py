@@ -163,7 +163,7 @@ def test_the_annotator_never_sees_the_validation_split(student):
     for recipe in (student, replace(student, folds=3, fold=1), replace(student, fraction=0.3, seed=4)):
         data = open_recipe_data(recipe, Reading())
         own, held_out = split_training(data, recipe)
-        seen, _ = split_training(data, annotator_recipe(recipe, (16, 16)))
+        seen, _ = split_training(data, annotator_recipe(replace(recipe, img_size=16)))
         assert np.array_equal(seen.rows, own.rows)
         assert not set(seen.rows) & set(held_out.rows)
 

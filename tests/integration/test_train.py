@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from vitling.callbacks import Callback
 from vitling.errors import UserError
 from vitling.methods import Method
 from vitling.recipes import Augment, Optim, Recipe, override, replace
+from vitling.runs.device import default_device
 from vitling.runs.run import Run
 from vitling.training.loop import train
 from vitling.training.settings import Settings
@@ -128,6 +130,17 @@ def test_every_kind_of_run_resumes_exactly(settings, tmp_path):
     assert_same_run(tmp_path / "run", tmp_path / "whole")
 
 
+def test_training_leaves_the_callers_random_state_and_threads_as_they_were(tmp_path):
+    torch.manual_seed(5)
+    np.random.seed(6)
+    random.seed(7)
+    before = torch.get_rng_state(), np.random.get_state()[1].tolist(), random.getstate(), torch.get_num_threads()
+    train(replace(RECIPE, epochs=1, fraction=0.2, optim=Optim(warmup_epochs=0)), tmp_path / "run")
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert np.random.get_state()[1].tolist() == before[1]
+    assert (random.getstate(), torch.get_num_threads()) == before[2:]
+
+
 def test_data_that_changed_meanwhile_is_refused(tmp_path):
     images = np.random.default_rng(0).integers(0, 256, (400, 8, 8, 1), dtype=np.uint8)
     arrays = dict(train_labels=np.arange(400) % 4, test_images=images, test_labels=np.arange(400) % 4)
@@ -181,7 +194,7 @@ def test_a_signal_to_all_processes_saves_says_how_to_resume_and_exits_cleanly(tm
     assert vitling.load_run(tmp_path / "run").load_checkpoint()[0]["step"] > 0
 
 
-def test_a_torn_checkpoint_is_noticed_and_the_one_before_it_used(uninterrupted, tmp_path):
+def test_a_corrupted_checkpoint_is_noticed_and_the_one_before_it_used(uninterrupted, tmp_path):
     for step in (6, 14):
         with pytest.raises(Interrupted):
             train(RECIPE, tmp_path / "run", callback=StopAt(step))
@@ -189,7 +202,7 @@ def test_a_torn_checkpoint_is_noticed_and_the_one_before_it_used(uninterrupted, 
     newest.write_bytes(newest.read_bytes()[: newest.stat().st_size // 2])
     heard = Sayings()
     train(RECIPE, tmp_path / "run", callback=heard)
-    assert any("is torn or missing" in line for line in heard.lines)
+    assert any("is corrupted or missing" in line for line in heard.lines)
     assert any("at step 6" in line for line in heard.lines)
     assert_same_run(tmp_path / "run", uninterrupted)
 
@@ -277,8 +290,8 @@ def test_a_loss_that_is_no_number_leaves_the_last_good_checkpoint(tmp_path):
 
     with pytest.raises(UserError, match="at step 13"):
         train(RECIPE, tmp_path / "run", settings=Settings(checkpoint_seconds=0), callback=Poison())
-    state, torn = vitling.load_run(tmp_path / "run").load_checkpoint()
-    assert not torn
+    state, corrupted = vitling.load_run(tmp_path / "run").load_checkpoint()
+    assert not corrupted
     assert state["step"] == 11  # the weights after step 12 are the poisoned ones
     assert torch.isfinite(state["method"]["model.cls_token"]).all()
 
@@ -345,7 +358,9 @@ def test_fine_tuning_at_another_size_and_class_count_starts_from_a_run(uninterru
 
 
 def test_weights_that_are_not_there_are_one_clear_line(tmp_path):
-    with pytest.raises(UserError, match="init=nowhere is neither a run, nor a weights file, nor a hub name"):
+    with pytest.raises(
+        UserError, match="init=nowhere: no model at nowhere; give a run, an exported folder, a weights file"
+    ):
         train(replace(RECIPE, init="nowhere"), tmp_path / "run")
 
 
@@ -396,7 +411,7 @@ def test_the_number_of_threads_is_chosen_recorded_and_given_back(tmp_path):
 
 
 def test_fp16_without_a_gpu_is_refused(tmp_path):
-    if torch.cuda.is_available():
+    if default_device().type != "cpu":
         pytest.skip("this machine has a GPU")
     with pytest.raises(UserError, match="--precision fp16 needs a GPU"):
         train(RECIPE, tmp_path / "run", settings=Settings(precision="fp16"))

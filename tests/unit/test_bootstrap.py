@@ -15,6 +15,7 @@ from vitling.methods.distillation import Teacher
 from vitling.models.agent import Agent
 from vitling.optim import create_optimizer
 from vitling.recipes import Optim, load_recipe, named_recipes
+from vitling.runs.opening import open_model
 
 torch.manual_seed(0)
 VITS = {
@@ -441,7 +442,7 @@ def test_the_teacher_sees_images_of_its_own_size_and_normalisation():
     network.pretrained_cfg = {"input_size": (3, 4, 4), "mean": (0.1, 0.2, 0.3), "std": (0.5, 0.25, 1.0)}
     student.pretrained_cfg = {"input_size": (3, 8, 8), "mean": (0.5, 0.5, 0.5), "std": (0.2, 0.2, 0.2)}
     pixels = torch.rand(2, 3, 1, 1).expand(2, 3, 8, 8)
-    seen = Teacher(network, student)((pixels - 0.5) / 0.2).view(2, 3, 4, 4)
+    seen = Teacher(open_model(network, device="cpu"), student)((pixels - 0.5) / 0.2).view(2, 3, 4, 4)
     mean, std = (torch.tensor(network.pretrained_cfg[key]).view(3, 1, 1) for key in ("mean", "std"))
     torch.testing.assert_close(seen, (pixels[..., :4, :4] - mean) / std)
 
@@ -450,12 +451,12 @@ def test_the_teacher_sees_images_of_its_own_size_and_normalisation():
     ("method_args", "message"),
     [
         ({}, "method=distillation needs a teacher"),
-        ({"teacher": "resnet81"}, "teacher=resnet81 is neither a run nor a model. Did you mean resnet18"),
+        ({"teacher": "resnet81"}, "method_args.teacher=resnet81: no model at resnet81; give a run"),
         ({"teacher": "RUN", "kind": "sofft"}, "Did you mean soft"),
         ({"teacher": "RUN", "teacher_weight": 0}, "teacher_weight=0 must be more than 0 and at most 1"),
         ({"teacher": "RUN", "temperature": -1}, "temperature=-1 must be more than 0"),
         ({"teacher": "RUN", "num_classes": 7}, "knows 10 classes, the data has 7"),
-        ({"teacher": "boot_vit_test"}, "the weights of teacher=boot_vit_test could not be had"),
+        ({"teacher": "boot_vit_test"}, "boot_vit_test has no published weights"),
     ],
 )
 def test_a_teacher_that_cannot_teach_is_refused_in_one_line(teacher_run, method_args, message):

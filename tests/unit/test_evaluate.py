@@ -43,7 +43,9 @@ def make_run(folder, data, *, channels=3, **recipe):
     run.save_recipe(recipe)
     run.update(
         class_names=dataset.class_names,
-        preprocessing=Preprocessing((8, 8), channels, "resize", dataset.white, (0.5,) * channels, (0.25,) * channels),
+        preprocessing=Preprocessing(
+            (8, 8), channels, "resize", dataset.max_value, (0.5,) * channels, (0.25,) * channels
+        ),
         data=dict(name=dataset.name, fingerprint=dataset.fingerprint, splits=sorted(dataset.splits)),
     )
     torch.manual_seed(0)
@@ -116,7 +118,7 @@ def test_unknown_splits_and_weights_are_refused_with_those_allowed(run, data):
 
 def test_a_split_that_is_missing_is_named(tmp_path):
     run = make_run(tmp_path / "run", pictures(tmp_path / "data", "a", "b"))
-    assert "data has no test split (it has train); --split val shows" in message(evaluate, run)
+    assert "data has no test split (it has train); split=val shows" in message(evaluate, run)
 
 
 def test_numbered_folders_are_counted_as_the_classes_of_that_name(tmp_path):
@@ -154,7 +156,7 @@ def test_a_run_on_four_channels_predicts_images_with_and_without_transparency(tm
 def test_a_corrupt_file_is_named_with_a_way_out_or_skipped_in_its_place(run, data, tmp_path):
     (tmp_path / "bad.png").write_bytes(b"no image")
     files = [data / "test/a/0.png", tmp_path / "bad.png", data / "test/b/0.png"]
-    with pytest.raises(BadImage, match=r"bad\.png.*--skip-bad-images") as caught:
+    with pytest.raises(BadImage, match=r"bad\.png.*skip_bad_images") as caught:
         predict(run, files)
     assert "on_bad_image" not in str(caught.value)
 

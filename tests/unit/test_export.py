@@ -23,7 +23,7 @@ from vitling.deploy.prediction import predict
 from vitling.errors import UserError
 from vitling.evaluation.evaluation import evaluate
 from vitling.recipes import Recipe
-from vitling.runs.metadata import Passport
+from vitling.runs.metadata import ModelMetadata
 from vitling.runs.run import Run
 
 onnx = pytest.importorskip("onnx", reason='needs pip install "vitling[export]"')
@@ -103,7 +103,7 @@ def test_the_onnx_file_takes_pixels_of_any_batch_and_gives_calibrated_probabilit
     model = run.load_model()
     with torch.no_grad():
         expected = model(run.preprocessing().normalize(torch.from_numpy(pixels)))
-    temperature = exported.passport.temperature
+    temperature = exported.metadata.temperature
     for part in (slice(0, 1), slice(0, 7)):
         logits, probabilities = session.run(None, {"image": pixels[part]})
         np.testing.assert_allclose(logits, expected[part], atol=1e-5)
@@ -119,7 +119,7 @@ def test_the_onnx_file_says_who_it_is_and_nothing_of_the_machine_it_was_made_on(
     metadata = {entry.key: entry.value for entry in content.metadata_props}
     assert json.loads(metadata["class_names"]) == ["cat|dog", "ünïcode"]
     assert json.loads(metadata["preprocessing"])["mean"] == [0.5, 0.4, 0.3]
-    assert float(metadata["temperature"]) == exported.passport.temperature
+    assert float(metadata["temperature"]) == exported.metadata.temperature
     assert metadata["vitling"] == vitling.__version__
     assert str(run.path.parent).encode() not in exported.path.read_bytes()
     assert b".py" not in exported.path.read_bytes()
@@ -134,8 +134,8 @@ def test_predictions_from_the_file_are_those_of_the_run(run, exported):
         ):
             assert ours.classes == theirs.classes
             assert ours.probabilities == pytest.approx(theirs.probabilities, abs=1e-5)
-    assert "shows no attention" in message(predict, exported.path, images(run), attention="pictures")
-    assert "leave --weights out" in message(predict, exported.path, images(run), which="last")
+    assert "which shows only its outputs" in message(predict, exported.path, images(run), attention="pictures")
+    assert "which=last is for runs" in message(predict, exported.path, images(run), which="last")
 
 
 def test_a_model_whose_copy_gives_other_numbers_is_not_written(tmp_path):
@@ -213,8 +213,8 @@ def test_a_run_whose_data_is_gone_is_compared_on_noise_and_says_so(tmp_path):
 def test_wrong_wishes_are_refused_before_any_work(run, tmp_path):
     assert message(export, run, "onx") == "cannot export to 'onx'. Did you mean onnx?"
     assert "must end in .onnx" in message(export, run, "onnx", tmp_path / "model")
-    assert "--raw-input is about ONNX" in message(export, run, "timm", raw_input=True)
-    assert "export --to hf, not onnx" in message(export, run, "onnx", push="alice/flowers")
+    assert "raw_input is about ONNX" in message(export, run, "timm", raw_input=True)
+    assert "export to hf, not onnx" in message(export, run, "onnx", push="alice/flowers")
     assert "unknown weights" in message(export, run, "onnx", which="bets")
     assert "no run at" in message(export, tmp_path / "nothing", "onnx")
 
@@ -270,13 +270,22 @@ def test_a_folder_that_was_tampered_with_is_refused(run, tmp_path):
         {"class_names": "ab"},
         {"input": "tensor"},
         {"preprocessing": {"size": [8, 8]}},
-        {"preprocessing": {"size": [8, 8], "channels": 3, "fit": "resize", "white": 255, "mean": [0.5], "std": [0.0]}},
+        {
+            "preprocessing": {
+                "size": [8, 8],
+                "channels": 3,
+                "fit": "resize",
+                "max_value": 255,
+                "mean": [0.5],
+                "std": [0.0],
+            }
+        },
     ],
 )
-def test_a_passport_that_makes_no_sense_is_refused(exported, wrong):
-    entries = json.loads(json.dumps(exported.passport.to_dict()))
-    assert Passport.from_dict(entries, "it") == exported.passport
-    assert "makes no sense" in message(Passport.from_dict, {**entries, **wrong}, "it")
+def test_metadata_that_makes_no_sense_is_refused(exported, wrong):
+    entries = json.loads(json.dumps(exported.metadata.to_dict()))
+    assert ModelMetadata.from_dict(entries, "it") == exported.metadata
+    assert "makes no sense" in message(ModelMetadata.from_dict, {**entries, **wrong}, "it")
 
 
 def test_without_onnxruntime_the_extra_to_install_is_named(run, exported, monkeypatch):
@@ -291,7 +300,7 @@ def test_without_onnxruntime_the_extra_to_install_is_named(run, exported, monkey
 
 def test_a_push_without_a_token_or_with_a_bad_name_is_refused_before_anything_is_written(run, tmp_path):
     said = message(export, run, "hf", tmp_path / "hf", push="alice/flowers")
-    assert "--push alice/flowers needs a token of the Hugging Face hub; run `hf auth login`" in said
+    assert "push=alice/flowers needs a token of the Hugging Face hub; run `hf auth login`" in said
     for name in ("flowers", "alice/flo wers", "alice/flowers/best", "/flowers"):
         assert "is no name of the hub" in message(export, run, "hf", tmp_path / "hf", push=name)
     assert not (tmp_path / "hf").exists()

@@ -271,7 +271,7 @@ def test_other_channel_counts_are_not_guessed():
 
 def test_sixteen_bits_are_scaled_by_white_and_clipped():
     array = np.array([[[0], [2048], [4095], [65535]]], np.uint16)
-    assert fit_image(array, (1, 4), "resize", 1, white=4095).tolist() == [[[0, 128, 255, 255]]]
+    assert fit_image(array, (1, 4), "resize", 1, max_value=4095).tolist() == [[[0, 128, 255, 255]]]
 
 
 def test_sixteen_bits_are_refused_where_eight_are_expected_unless_they_fit():
@@ -284,7 +284,7 @@ def test_sixteen_bits_are_refused_where_eight_are_expected_unless_they_fit():
 def test_sixteen_bits_are_resampled_before_they_are_rounded():
     array = noise(40, 40, 1, np.uint16)
     fine = np.array(Image.fromarray(array[..., 0].astype(np.float32)).resize((8, 8), Image.Resampling.BICUBIC))
-    assert np.array_equal(fit_image(array, (8, 8), "resize", 1, white=65535)[0], np.rint(fine * (255 / 65535)))
+    assert np.array_equal(fit_image(array, (8, 8), "resize", 1, max_value=65535)[0], np.rint(fine * (255 / 65535)))
 
 
 def test_an_unknown_fit_is_an_error_with_a_suggestion():

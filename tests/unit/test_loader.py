@@ -33,7 +33,7 @@ def loader(source=None, recipe=RECIPE, **where):
 
 def test_streamed_images_are_augmented_like_resident_ones():
     images, labels = images_and_labels()
-    streamed = Streamed(ArrayImages(images, labels), workers=0, size=(8, 8), fit="resize", channels=1, white=255)
+    streamed = Streamed(ArrayImages(images, labels), workers=0, size=(8, 8), fit="resize", channels=1, max_value=255)
     for [a], [b] in zip(loader().epoch(0), loader(streamed).epoch(0), strict=True):
         assert torch.equal(a["image"], b["image"])
         assert torch.equal(a["label"], b["label"])
@@ -41,7 +41,7 @@ def test_streamed_images_are_augmented_like_resident_ones():
 
 def test_workers_give_the_same_batches_as_none():
     images, labels = images_and_labels()
-    fit = dict(size=(8, 8), fit="resize", channels=1, white=255)
+    fit = dict(size=(8, 8), fit="resize", channels=1, max_value=255)
     alone, helped = (Streamed(ArrayImages(images, labels), workers=w, **fit) for w in (0, 2))
     for epoch in (0, 1):
         for [a], [b] in zip(loader(alone).epoch(epoch), loader(helped).epoch(epoch), strict=True):
@@ -54,7 +54,7 @@ def test_a_bad_image_met_while_streaming_is_one_clear_line(tmp_path, workers):
         Image.new("L", (8, 8), i).save(tmp_path / f"{i}.png")
     (tmp_path / "5.png").write_bytes(b"no image")
     images = FileImages([f"{i}.png" for i in range(8)], [0, 1] * 4, root=tmp_path)
-    streamed = Streamed(images, workers=workers, size=(8, 8), fit="resize", channels=1, white=255)
+    streamed = Streamed(images, workers=workers, size=(8, 8), fit="resize", channels=1, max_value=255)
     with pytest.raises(BadImage) as caught:
         list(eval_batches(streamed, torch.Tensor.float, batch_size=2, device="cpu"))
     assert str(caught.value).startswith(f"cannot read image {tmp_path / '5.png'}: Pillow does not recognise it")

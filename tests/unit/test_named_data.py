@@ -19,7 +19,7 @@ def test_digits_are_embedded_with_a_fixed_test_split():
     dataset, again = open_dataset("digits"), open_dataset("Digits")
     assert sizes(dataset) == {"train": 1438, "test": 359}
     assert dataset.class_names == [str(i) for i in range(10)]
-    assert (dataset.channels, dataset.white) == (1, 255)
+    assert (dataset.channels, dataset.max_value) == (1, 255)
     assert dataset.fingerprint == again.fingerprint
     assert np.bincount(dataset.splits["test"].labels).min() >= 35
     assert not set(dataset.splits["train"].names) & set(dataset.splits["test"].names)

@@ -184,8 +184,9 @@ def test_paths_are_read_from_lines_or_between_nul_characters():
 
 def test_what_is_no_model_is_refused_with_what_one_would_be(run, data, tmp_path):
     image = data / "a" / "0.png"
-    assert "give a run, an .onnx file, an exported folder or hf-hub:OWNER/NAME" in message(predict, "nothing", image)
+    assert "no model at nothing; give a run, an exported folder, a weights file" in message(predict, "nothing", image)
     assert "neither a run (no run.json) nor an exported folder (no config.json and no" in message(predict, data, image)
+    (run.path / "best" / "config.json").write_text('{"architecture": "vit_tiny_patch16_224", "vitling": {}}')
     assert "was not exported by vitling: it does not say architecture" in message(predict, run.path / "best", image)
     assert "is no name of the hub" in message(predict, "hf-hub:flowers", image)
 

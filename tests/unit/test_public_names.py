@@ -3,9 +3,12 @@
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 
 import pytest
+from PIL import Image
 
+import vitling
 from vitling._deprecated import MOVED
 
 NAMES = [
@@ -21,6 +24,7 @@ NAMES = [
     "vitling.load_weights",
     "vitling.save_weights",
     "vitling.load_run",
+    "vitling.open_model",
     "vitling.diagnose.linear_cka",
     "vitling.diagnose.minibatch_cka",
     "vitling.diagnose.attention_rollout",
@@ -68,9 +72,54 @@ def test_an_old_name_works_and_warns_with_the_new_one(old):
         assert callable(getattr(import_module(f"vitling.{module}"), name))
 
 
+def test_what_was_renamed_when_it_moved_is_found_by_its_old_name():
+    from vitling.runs.metadata import ModelMetadata
+
+    with pytest.warns(
+        DeprecationWarning, match=r"vitling\.passport\.Passport is now vitling\.runs\.metadata\.ModelMetadata"
+    ):
+        assert import_module("vitling.passport").Passport is ModelMetadata
+
+
 def test_an_old_module_that_lacks_a_name_says_so_and_every_new_place_exists():
     with pytest.raises(ImportError, match="cannot import name 'nothing'"):
         exec("from vitling.train import nothing")
     for places in MOVED.values():
         for place in places.split():
             import_module(f"vitling.{place}")
+
+
+def test_old_arguments_of_public_functions_reach_the_callback(tmp_path):
+    seen, lines = [], []
+    recipe = vitling.override(vitling.load_recipe("digits/vit_nano"), TINY)
+    with pytest.warns(DeprecationWarning, match=r"vitling\.train\(listener=\) is now callback="):
+        run = vitling.train(recipe, tmp_path / "run", listener=an_old_listener(lines))
+    assert lines == ["started", "stepped", "validated"]
+    with pytest.warns(DeprecationWarning, match="on_progress=, say="):
+        vitling.predict(run, a_digit(tmp_path), on_progress=lambda *progress: seen.append(progress), say=lines.append)
+    assert seen[-1] == ("predicting", 1, 1)
+
+
+TINY = {"epochs": 1, "optim.warmup_epochs": 0, "fraction": 0.05, "batch_size": 64, "model_args.depth": 1}
+
+
+def an_old_listener(lines: list[str]):
+    with pytest.warns(DeprecationWarning, match=r"vitling\.callbacks\.Callback, with other method names"):
+        from vitling.listener import Listener
+
+    class Old(Listener):
+        def started(self, facts):
+            lines.append("started")
+
+        def stepped(self, epoch, step, steps, loss, images_per_second):
+            lines.append("stepped")
+
+        def validated(self, record, timing):
+            lines.append("validated")
+
+    return Old()
+
+
+def a_digit(folder) -> Path:
+    Image.fromarray(vitling.data.open_dataset("digits").splits["test"].read(0)[..., 0]).save(folder / "digit.png")
+    return folder / "digit.png"

@@ -3,7 +3,6 @@
 import math
 
 import pytest
-import torch
 
 from vitling.errors import UserError
 from vitling.models import build_model
@@ -13,6 +12,7 @@ from vitling.papers.plan import leave_out_unready, make_plan
 from vitling.papers.reproduction import preview, reproduce
 from vitling.papers.table import nano_on
 from vitling.recipes import load_recipe, override
+from vitling.runs.device import default_device
 from vitling.training.settings import Settings
 
 TABLES = [
@@ -185,7 +185,7 @@ def test_rows_whose_data_weights_or_labels_are_missing_say_what_to_do(tmp_path, 
     assert "+ token labeling" not in plan.recipes
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+@pytest.mark.skipif(default_device().type != "cpu", reason="there is a GPU here")
 def test_the_published_setting_is_refused_without_a_gpu():
     with pytest.raises(UserError, match="needs a GPU, and this machine has none; add --scale nano"):
         reproduce("diagnosis/table1", rows="CIFAR-10")

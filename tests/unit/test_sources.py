@@ -21,7 +21,7 @@ def test_a_tree_without_splits_is_all_training_data(tmp_path):
     dataset = open_dataset(tree(tmp_path / "pets", "dog", "cat"))
     assert dataset.name == "pets"
     assert dataset.class_names == ["cat", "dog"]
-    assert (dataset.channels, dataset.white) == (3, 255)
+    assert (dataset.channels, dataset.max_value) == (3, 255)
     train = dataset.splits["train"]
     assert train.labels.tolist() == [0, 0, 0, 1, 1, 1]
     assert train.labels.dtype == np.int64
@@ -68,8 +68,8 @@ def test_arrays_of_twelve_channels_in_a_tree(tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         np.save(tmp_path / f"{name}.npy", np.full((4, 4, 12), 1000, np.uint16))
     dataset = open_dataset(tmp_path)
-    assert (dataset.channels, dataset.white) == (12, 1023)
-    decoded = decode(dataset.splits["train"], size=(4, 4), channels=12, white=dataset.white)
+    assert (dataset.channels, dataset.max_value) == (12, 1023)
+    decoded = decode(dataset.splits["train"], size=(4, 4), channels=12, max_value=dataset.max_value)
     assert decoded.unique().tolist() == [249]
 
 
@@ -97,10 +97,10 @@ def test_transparent_images_give_three_channels_and_four_when_asked(tmp_path):
 
 def test_white_is_the_smallest_depth_that_holds_sixteen_bit_images(tmp_path):
     tree(tmp_path, "a", "b", mode="I;16")
-    assert open_dataset(tmp_path).white == 255
+    assert open_dataset(tmp_path).max_value == 255
     save(tmp_path / "a/bright.png", 3000, mode="I;16")
     dataset = open_dataset(tmp_path)
-    assert (dataset.channels, dataset.white) == (1, 4095)
+    assert (dataset.channels, dataset.max_value) == (1, 4095)
 
 
 def test_a_wrong_number_of_channels_names_an_image(tmp_path):
@@ -259,10 +259,10 @@ def test_white_of_a_sixteen_bit_npz_is_exact(tmp_path):
     arrays = npz_arrays(dtype=np.uint16)
     assert arrays["train_images"].max() < 256
     np.savez(tmp_path / "a.npz", **arrays)
-    assert open_dataset(tmp_path / "a.npz").white == 255
+    assert open_dataset(tmp_path / "a.npz").max_value == 255
     arrays["train_images"][7, 1, 1, 1] = 16384
     np.savez(tmp_path / "a.npz", **arrays)
-    assert open_dataset(tmp_path / "a.npz").white == 32767
+    assert open_dataset(tmp_path / "a.npz").max_value == 32767
 
 
 @pytest.mark.parametrize(

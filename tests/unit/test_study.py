@@ -1,6 +1,7 @@
 """The parts of a study that need no training: intervals, budgets, names, MACs."""
 
 import math
+from dataclasses import asdict, replace
 
 import pytest
 import timm
@@ -9,14 +10,16 @@ from torch import nn
 
 from vitling.cli.terminal import parse_fractions, parse_seeds
 from vitling.errors import UserError
-from vitling.methods.token_labeling.method import annotator_recipe, with_annotator_epochs
+from vitling.evaluation.intervals import confidence_interval
+from vitling.methods import METHODS
+from vitling.methods.token_labeling import TokenLabeling
 from vitling.models.macs import count_macs
-from vitling.planning.speed import Pace, fit_epochs, read_pace
 from vitling.recipes import Optim, Recipe, load_recipe, read_recipes, scale_epochs
-from vitling.studies.results import confidence_interval, plus_minus, short_number
+from vitling.studies.results import plus_minus, short_number
 from vitling.studies.study import study
+from vitling.training.budget import Speed, fit_to_budget
 
-PACE = Pace(fixed=2.0, step=0.1, validation=0.5, steps_per_epoch=10, validate_every=1, threads=1)
+SPEED = Speed(fixed=2.0, step=0.1, validation=0.5, steps_per_epoch=10, validate_every=1, threads=1)
 
 
 def test_the_interval_of_three_values_is_that_of_student():
@@ -25,10 +28,10 @@ def test_the_interval_of_three_values_is_that_of_student():
 
 
 def test_one_value_has_a_mean_and_no_interval():
-    centre, half = confidence_interval([7.0])
+    centre, ci95 = confidence_interval([7.0])
     assert centre == 7.0
-    assert math.isnan(half)
-    assert plus_minus(centre, half) == "7.00"
+    assert math.isnan(ci95)
+    assert plus_minus(centre, ci95) == "7.00"
 
 
 def test_numbers_are_short():
@@ -43,37 +46,45 @@ def test_numbers_are_short():
 
 def test_a_budget_buys_the_epochs_that_fit_and_more_of_them_on_less_data():
     # 92 % of 100 s, less 2 s, in epochs of 1.5 s; on half of the data an epoch takes 1 s
-    assert fit_epochs(PACE, 100.0) == (60, None)
-    assert fit_epochs(PACE, 100.0, fraction=0.5) == (90, None)
+    assert fit_to_budget(Recipe(), SPEED, 100.0).epochs == 60
+    assert fit_to_budget(Recipe(), SPEED, 100.0, fraction=0.5).epochs == 90
+
+
+LABELLED = Recipe(epochs=60, img_size=32, method="token_labeling", method_args=dict(relabel="auto"))
 
 
 def test_a_run_that_is_needed_first_gets_a_quarter_of_the_budget_and_the_rest_is_shortened_by_it():
-    first = Pace(fixed=1.0, step=0.2, validation=0.0, steps_per_epoch=10, validate_every=1, threads=1)
-    pace = Pace(**{**vars(PACE), "preparing": first})
+    first = Speed(fixed=1.0, step=0.2, validation=0.0, steps_per_epoch=10, validate_every=1, threads=1)
     # 25 s less 1 s are 12 epochs of 2 s; 92 - 2 - 1 - 24 = 65 s are left for epochs of 1.5 s
-    assert fit_epochs(pace, 100.0) == (43, 12)
+    fitted = fit_to_budget(LABELLED, replace(SPEED, first=first), 100.0)
+    assert (fitted.epochs, fitted.method_args["annotator_epochs"]) == (43, 12)
 
 
 def test_the_epochs_of_a_run_that_is_needed_first_stand_in_the_recipe_so_that_it_can_be_repeated():
-    pace = Pace(**{**vars(PACE), "preparing": PACE})
-    labelled = Recipe(epochs=60, method="token_labeling", method_args=dict(relabel="auto"))
-    shorter = with_annotator_epochs(scale_epochs(labelled, 10), 4)
-    assert annotator_recipe(shorter, (32, 32)).epochs == 4
-    assert annotator_recipe(labelled, (32, 32)).epochs == 50
-    assert pace.run_seconds(shorter) == pytest.approx(2 + 10 * 1.5 + 2 + 4 * 1.5)
-    assert with_annotator_epochs(Recipe(epochs=60), 4) == Recipe(epochs=60)
+    shorter = TokenLabeling.with_first_epochs(scale_epochs(LABELLED, 10), 4)
+    assert TokenLabeling.first_run(shorter).epochs == 4
+    assert TokenLabeling.first_run(LABELLED).epochs == 50
+    assert replace(SPEED, first=SPEED).run_seconds(shorter) == pytest.approx(2 + 10 * 1.5 + 2 + 4 * 1.5)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_that_trains_nothing_first_says_so(name):
+    recipe = Recipe(epochs=60, method=name)
+    assert METHODS[name].first_run(recipe) is None
+    assert METHODS[name].with_first_epochs(recipe, 4) == recipe
 
 
 def test_a_budget_below_an_epoch_is_refused_with_both_times():
-    with pytest.raises(UserError, match=r"an epoch takes about 1\.5 s here.*leaves 0\.8 s of 3 s"):
-        fit_epochs(PACE, 3.0)
+    with pytest.raises(UserError, match=r"an epoch of \w+ takes about 1\.5 s here.*leaves 0\.8 s of the budget of 3 s"):
+        fit_to_budget(Recipe(), SPEED, 3.0)
 
 
-def test_a_pace_survives_its_file():
-    from dataclasses import asdict
-
-    pace = Pace(**{**vars(PACE), "preparing": PACE})
-    assert read_pace(asdict(pace)) == pace
+def test_a_speed_survives_its_file_and_one_of_an_older_version_is_read():
+    speed = replace(SPEED, first=SPEED)
+    tree = asdict(speed)
+    assert Speed.from_dict(tree) == speed
+    tree["preparing"] = tree.pop("first")
+    assert Speed.from_dict(tree) == speed
 
 
 def test_scaled_epochs_keep_the_shape_of_the_schedule():

@@ -1,4 +1,4 @@
-"""A page on this computer to drop an image on: its class, where the model looks, and the training images most like it.
+"""A page on this computer to drop an image on: its class, where the model looks, and the training images most similar to it.
 
 Nothing leaves the machine: no telemetry, no fonts or scripts from elsewhere, and the loopback address unless told otherwise.
 """
@@ -19,7 +19,7 @@ from vitling.callbacks import Callback
 from vitling.data.pipeline.reading import Reading
 from vitling.data.sources.images import IMAGE_SUFFIXES, FileImages, load_image
 from vitling.deploy.neighbours import Neighbours, image_features, open_neighbours
-from vitling.deploy.predictor import Classifier, open_classifier
+from vitling.deploy.predictor import Predictor, open_predictor
 from vitling.diagnose.overlay import attention_map, draw_overlay
 from vitling.errors import UserError
 from vitling.runs.run import Run, load_run
@@ -48,35 +48,43 @@ class Viewer:
     """A run, ready to answer. What it cannot do is said in `notes`."""
 
     run: Run
-    classifier: Classifier
+    predictor: Predictor
     neighbours: Neighbours | None
     has_attention: bool = True
     notes: list[str] = field(default_factory=list)
 
     def answer(self, path: str | Path) -> Answer:
         """Look at one image file."""
-        model, seen = self.classifier.network, self.classifier.passport.preprocessing
+        model, seen = self.predictor.model.module, self.predictor.model.preprocessing
         files = FileImages([path], [0])
         files.alpha = seen.channels == 4
         pixels = torch.tensor(load_image(files, 0, **seen.fit_args()))
-        shares = self.classifier.probabilities(pixels[None])[0]
+        shares = self.predictor.probabilities(pixels[None])[0]
         images = seen.normalize(pixels[None].to(next(model.parameters()).device))
         best = shares.topk(min(SHOWN_CLASSES, len(shares)))
-        names = [self.classifier.class_names[k] for k in best.indices.tolist()]
+        names = [self.predictor.class_names[k] for k in best.indices.tolist()]
         picture = draw_overlay(pixels, attention_map(model, images)[0]) if self.has_attention else _picture(pixels)
         return Answer(dict(zip(names, best.values.tolist(), strict=True)), picture, self._nearest(images))
 
     def _nearest(self, images: torch.Tensor) -> list[tuple[Image.Image, str]]:
         if self.neighbours is None:
             return []
-        features = image_features(self.classifier.network, images)
+        features = image_features(self.predictor.model.module, images)
         found = []
-        for i, likeness in self.neighbours.nearest(features, SHOWN_NEIGHBOURS):
-            seen = self.classifier.passport.preprocessing
+        for i, similarity in self.neighbours.nearest(features, SHOWN_NEIGHBOURS):
+            seen = self.predictor.model.preprocessing
             pixels = torch.tensor(load_image(self.neighbours.images, i, **seen.fit_args()))
-            name = self.classifier.class_names[self.neighbours.images.labels[i]]
-            found.append((_picture(pixels), f"{name} · {likeness:.2f} · {self.neighbours.images.names[i]}"))
+            name = self.predictor.class_names[self.neighbours.images.labels[i]]
+            found.append((_picture(pixels), f"{name} · {similarity:.2f} · {self.neighbours.images.names[i]}"))
         return found
+
+
+class _Noting(Callback):
+    """Keeps for the page what is logged; progress goes on to who waits for the page."""
+
+    def __init__(self, waiting: Callback):
+        self.notes: list[str] = []
+        self.log, self.on_progress = self.notes.append, waiting.on_progress
 
 
 def open_viewer(
@@ -84,10 +92,10 @@ def open_viewer(
 ) -> Viewer:
     """Load a run's model, its temperature and the features of its training images; both are computed once and kept."""
     run = run if isinstance(run, Run) else load_run(run)
-    notes: list[str] = []
-    classifier = open_classifier(run, which=which, reading=reading, say=notes.append, callback=callback)
-    viewer = Viewer(run, classifier, None, notes=notes)
-    seen, model = classifier.passport.preprocessing, classifier.network
+    noting = _Noting(callback or Callback())
+    predictor, notes = open_predictor(run, which=which, reading=reading, callback=noting), noting.notes
+    viewer = Viewer(run, predictor, None, notes=notes)
+    seen, model = predictor.model.preprocessing, predictor.model.module
     try:
         attention_map(model, torch.zeros(1, seen.channels, *seen.size, device=next(model.parameters()).device))
     except UserError as error:
@@ -118,8 +126,8 @@ def create_page(viewer: Viewer):
     info = viewer.run.info
     about = f"{viewer.run.recipe.model}, trained on {info['data']['train_images']:,} images of {info['data']['name']}"
     if "best" in info:
-        about += f"; {100 * info['best']['val_top1']:.1f} % right on {info['data']['val_images']:,} validation images"
-    calibrated = " (calibrated)" if viewer.classifier.calibrated else ""
+        about += f"; {100 * info['best']['val_top1']:.1f} % correct on {info['data']['val_images']:,} validation images"
+    calibrated = " (calibrated)" if viewer.predictor.calibrated else ""
     title = f"{viewer.run.path.name} · vitling"
     shown = dict(interactive=False, show_label=False, buttons=[], format="png")
     kept = (600, 3600)  # every ten minutes, what is older than an hour is deleted
@@ -138,7 +146,7 @@ def create_page(viewer: Viewer):
             with gradio.Column():
                 label = gradio.Label(label=f"Probabilities{calibrated}", elem_id="classes")
         with gradio.Column(visible=viewer.neighbours is not None):
-            gradio.Markdown("### The training images that it finds most alike")
+            gradio.Markdown("### The training images that it finds most similar")
             gallery = gradio.Gallery(**shown, object_fit="contain", height="auto", elem_id="neighbours")
         file.change(look, file, [label, picture, gallery], api_visibility="private")
     theme = gradio.themes.Default(font=FONTS, font_mono=["ui-monospace", "monospace"])
@@ -167,14 +175,14 @@ def bind(host: str, port: int) -> socket.socket:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)
     except (OSError, OverflowError) as error:
-        raise UserError(f"--host {host} --port {port} is no address of this computer: {error}.") from None
+        raise UserError(f"host={host}, port={port} is no address of this computer: {error}.") from None
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind(address)
     except OSError as error:
         listener.close()
         raise UserError(
-            f"cannot listen at {host}, port {port}: {error.strerror}. Choose another with --port; 0 takes any that is free."
+            f"cannot listen at {host}, port {port}: {error.strerror}. Choose another port; 0 takes any that is free."
         ) from None
     return listener
 

@@ -21,10 +21,12 @@ from vitling.deploy import hub
 from vitling.deploy.model_card import hub_header, model_card, unfinished
 from vitling.deploy.onnx import check_packages, to_onnx
 from vitling.errors import UserError, did_you_mean
-from vitling.evaluation.temperature import Calibration, calibrate, validation_images
+from vitling.evaluation.predictions import validation_images
+from vitling.evaluation.temperature import Calibration, calibrate
 from vitling.files import write_bytes, write_text
-from vitling.runs.metadata import Passport
+from vitling.runs.metadata import ModelMetadata
 from vitling.runs.onnx_model import OnnxModel
+from vitling.runs.opening import open_model
 from vitling.runs.run import Run, check_weights, load_run
 
 FORMATS = ("onnx", "timm", "hf")
@@ -41,7 +43,7 @@ class Exported:
     difference: float  # the largest one between two logits
     allowed: float
     checked_on: str
-    passport: Passport
+    metadata: ModelMetadata
     notes: list[str] = field(default_factory=list)
     url: str | None = None  # on the hub
 
@@ -70,10 +72,10 @@ def export(
         raise UserError(f"cannot export to '{to}'. {did_you_mean(to, FORMATS)}")
     check_weights(which)
     if raw_input and to != "onnx":
-        raise UserError(f"--raw-input is about ONNX; a folder for {to} holds the model alone. Leave it out.")
+        raise UserError(f"raw_input is about ONNX; a folder for {to} holds the model alone. Leave it out.")
     if push:
         if to != "hf":
-            raise UserError(f"--push uploads a folder with a card for the hub; export --to hf, not {to}.")
+            raise UserError(f"push uploads a folder with a card for the hub; export to hf, not {to}.")
         hub.check_push(push)
     if to == "onnx":
         check_packages()
@@ -83,23 +85,23 @@ def export(
     notes = [] if run.finished else [f"the training is not finished: {unfinished(run)}"]
     pixels, checked_on = _images_to_check(run, reading or Reading(), notes)
     calibration = _calibration(run, which, reading, notes, callback)
-    passport = Passport.of_run(
+    metadata = ModelMetadata.of_run(
         run, calibration.temperature if calibration else None, input="normalized" if raw_input else "pixels"
     )
     with torch.inference_mode():
-        expected = model(passport.preprocessing.normalize(pixels))
-    result = Exported(out, to, 0.0, TOLERANCE * max(1.0, expected.abs().max().item()), checked_on, passport, notes)
+        expected = model(metadata.preprocessing.normalize(pixels))
+    result = Exported(out, to, 0.0, TOLERANCE * max(1.0, expected.abs().max().item()), checked_on, metadata, notes)
     if to == "onnx":
         if callback:
             callback.on_progress("translating to ONNX", 0, None)  # torch does not say how far it is
-        content = to_onnx(model, passport)
+        content = to_onnx(model, metadata)
         _compare(result, OnnxModel(content), pixels, expected)
         write_bytes(out, content)
     else:
         with _new_folder(out) as folder:
             place = f"hf-hub:{push}" if push else f"local-dir:{out.resolve().name}"
-            _fill(folder, run, which, passport, calibration, to, place)
-            _compare(result, _load_folder(folder, passport), pixels, expected)
+            _fill(folder, run, which, metadata, calibration, to, place)
+            _compare(result, open_model(folder, device="cpu").logits, pixels, expected)
     if push:
         result.url = hub.push_folder(out, push)
     return result
@@ -109,10 +111,10 @@ def _free(out: Path, to: str) -> Path:
     """The path, if it may be written."""
     if to == "onnx" and out.suffix != ".onnx":
         raise UserError(
-            f"--out {out} must end in .onnx, such as {out / 'model.onnx' if out.is_dir() else f'{out}.onnx'}."
+            f"out={out} must end in .onnx, such as {out / 'model.onnx' if out.is_dir() else f'{out}.onnx'}."
         )
     if out.exists() and not (to != "onnx" and out.is_dir() and not any(out.iterdir())):
-        raise UserError(f"{out} exists already and is not overwritten; remove it, or choose another --out.")
+        raise UserError(f"{out} exists already and is not overwritten; remove it, or choose another out.")
     return out
 
 
@@ -170,25 +172,13 @@ def _new_folder(path: Path) -> Iterator[Path]:
 
 
 def _fill(
-    folder: Path, run: Run, which: str, passport: Passport, calibration: Calibration | None, to: str, place: str
+    folder: Path, run: Run, which: str, metadata: ModelMetadata, calibration: Calibration | None, to: str, place: str
 ) -> None:
     config = json.loads((run.path / which / "config.json").read_text())
     write_bytes(folder / "model.safetensors", (run.path / which / "model.safetensors").read_bytes())
     write_text(
         folder / "config.json",
-        json.dumps({**config, "vitling": passport.to_dict()}, indent=2, ensure_ascii=False) + "\n",
+        json.dumps({**config, "vitling": metadata.to_dict()}, indent=2, ensure_ascii=False) + "\n",
     )
-    header = hub_header(run, which, passport) if to == "hf" else ""
-    write_text(folder / "README.md", header + model_card(run, which, passport, calibration, place))
-
-
-def _load_folder(folder: Path, passport: Passport) -> Callable[[Tensor], Tensor]:
-    import timm
-
-    model = timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
-
-    def score(pixels: Tensor) -> Tensor:
-        with torch.inference_mode():
-            return model(passport.preprocessing.normalize(pixels))
-
-    return score
+    header = hub_header(run, which, metadata) if to == "hf" else ""
+    write_text(folder / "README.md", header + model_card(run, which, metadata, calibration, place))

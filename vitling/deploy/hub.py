@@ -1,19 +1,19 @@
-"""The Hugging Face hub: a folder goes up, a folder comes down. The network is used by these two functions alone."""
+"""The Hugging Face hub: a folder goes up. How one comes down is in `runs.hub`."""
 
 from pathlib import Path
 
-from vitling.errors import UserError
-from vitling.runs.hub import _check_name, _reason
+from vitling.errors import UserError, first_line
+from vitling.runs.hub import check_name
 
 
 def check_push(name: str) -> None:
     """Whether a push could succeed, without asking the hub: called before the work, not after it."""
     from huggingface_hub import get_token
 
-    _check_name(name, "--push")
+    check_name(name, "push")
     if get_token() is None:
         raise UserError(
-            f"--push {name} needs a token of the Hugging Face hub; run `hf auth login`, or set HF_TOKEN to one that may write."
+            f"push={name} needs a token of the Hugging Face hub; run `hf auth login`, or set HF_TOKEN to one that may write."
         )
 
 
@@ -27,5 +27,5 @@ def push_folder(folder: Path, name: str) -> str:
         repository = api.create_repo(name, private=True, exist_ok=True)
         api.upload_folder(repo_id=name, folder_path=folder, commit_message="Upload a model trained with vitling")
     except Exception as error:  # the hub client raises many kinds: no network, no access, a refused token
-        raise UserError(f"{folder} is written, but could not be pushed to {name}: {_reason(error)}") from None
+        raise UserError(f"{folder} is written, but could not be pushed to {name}: {first_line(error)}") from None
     return str(repository)

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 
 import yaml
 
-from vitling.evaluation.metrics import wilson_interval
+from vitling.evaluation.intervals import wilson_interval
 from vitling.evaluation.temperature import Calibration
 from vitling.models import our_models
 from vitling.recipes import to_dict
-from vitling.runs.metadata import Passport
+from vitling.runs.metadata import ModelMetadata
 from vitling.runs.run import Run
 
 SHOWN_CLASSES = 20
@@ -25,28 +25,28 @@ FITS = {
 }
 
 
-def model_card(run: Run, which: str, passport: Passport, calibration: Calibration | None, place: str) -> str:
+def model_card(run: Run, which: str, metadata: ModelMetadata, calibration: Calibration | None, place: str) -> str:
     """The card of a run's weights as Markdown. `place` is the name that timm loads the model by."""
     test = recorded_test(run, which)
     parts = [
-        f"# {passport.architecture} on {passport.data}",
-        _summary(run, passport),
+        f"# {metadata.architecture} on {metadata.data}",
+        _summary(run, metadata),
         "## Use",
-        _use(passport, place),
+        _use(metadata, place),
         "## Results",
         _results(run, which, test),
         *(["## Per class", _per_class(test)] if test else []),
         "## Calibration",
         _calibration(calibration),
         "## Limits",
-        _limits(run, passport, test),
+        _limits(run, metadata, test),
         "## Training",
         _training(run),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def hub_header(run: Run, which: str, passport: Passport) -> str:
+def hub_header(run: Run, which: str, metadata: ModelMetadata) -> str:
     """What the Hugging Face hub reads at the head of a card; test numbers only where they were recorded."""
     header: dict = {
         "library_name": "timm",
@@ -58,10 +58,10 @@ def hub_header(run: Run, which: str, passport: Passport) -> str:
         measured.append({"type": "f1", "name": "macro-F1", "value": test["macro_f1"]})
         result = {
             "task": {"type": "image-classification"},
-            "dataset": {"type": passport.data, "name": passport.data, "split": "test"},
+            "dataset": {"type": metadata.data, "name": metadata.data, "split": "test"},
             "metrics": measured,
         }
-        header["model-index"] = [{"name": f"{passport.architecture} on {passport.data}", "results": [result]}]
+        header["model-index"] = [{"name": f"{metadata.architecture} on {metadata.data}", "results": [result]}]
     return f"---\n{yaml.safe_dump(header, sort_keys=False, allow_unicode=True)}---\n\n"
 
 
@@ -79,8 +79,8 @@ def validation_record(run: Run, which: str) -> dict | None:
     return records[-1] if which == "last" else max(records, key=lambda r: (r["val_top1"], -r["val_loss"]))
 
 
-def _summary(run: Run, passport: Passport) -> str:
-    names, info, recipe = passport.class_names, run.info, run.recipe
+def _summary(run: Run, metadata: ModelMetadata) -> str:
+    names, info, recipe = metadata.class_names, run.info, run.recipe
     start = (
         f"started from {_shorten(recipe.init)}" if recipe.init else "trained from scratch, without pre-trained weights"
     )
@@ -88,7 +88,7 @@ def _summary(run: Run, passport: Passport) -> str:
     shown = ", ".join(map(_cell, names[:SHOWN_CLASSES])) + (
         f" and {len(names) - SHOWN_CLASSES} more" if len(names) > SHOWN_CLASSES else ""
     )
-    text = f"An image classifier{size}, {start}, by vitling {passport.vitling}. It tells {len(names)} classes apart: {shown}."
+    text = f"An image classifier{size}, {start}, by vitling {metadata.vitling}. It tells {len(names)} classes apart: {shown}."
     if not run.finished:
         text += "\n\n**The training was not finished** when this was exported; " + unfinished(run) + "."
     return text
@@ -101,17 +101,17 @@ def unfinished(run: Run) -> str:
     return ", ".join(filter(None, [run.info.get("stopped") or f"its status is {run.info.get('status')}", epoch]))
 
 
-def _use(passport: Passport, place: str) -> str:
-    seen = passport.preprocessing
-    ours = passport.architecture in our_models()
-    imports = "import timm\n" + (f"import vitling  # registers {passport.architecture} with timm\n" if ours else "")
+def _use(metadata: ModelMetadata, place: str) -> str:
+    seen = metadata.preprocessing
+    ours = metadata.architecture in our_models()
+    imports = "import timm\n" + (f"import vitling  # registers {metadata.architecture} with timm\n" if ours else "")
     model = place.removeprefix("local-dir:")
     where = "" if model == place else "Run either beside this folder, or give its whole path. "
     return (
         f"```\nvitling predict {model} IMAGE...\n```\n\n```python\n{imports}\n"
         f'model = timm.create_model("{place}", pretrained=True).eval()\n```\n\n'
         f"{where}Input: {seen.channels} x {seen.size[0]} x {seen.size[1]} (channels, height, width). An image is {FITS[seen.fit]} that size "
-        f"(bicubic, antialiased), scaled so that a pixel of {seen.white} becomes 1, then normalised with mean {_numbers(seen.mean)} and "
+        f"(bicubic, antialiased), scaled so that a pixel of {seen.max_value} becomes 1, then normalised with mean {_numbers(seen.mean)} and "
         f"standard deviation {_numbers(seen.std)}. Output: a logit per class, in the order of `label_names` in config.json."
     )
 
@@ -167,12 +167,12 @@ def _calibration(calibration: Calibration | None) -> str:
     )
 
 
-def _limits(run: Run, passport: Passport, test: dict | None) -> str:
+def _limits(run: Run, metadata: ModelMetadata, test: dict | None) -> str:
     data = run.info.get("data", {})
     trained_on = f" of {data['train_images']:,} images" if "train_images" in data else ""
     lines = [
-        f"- It knows its {len(passport.class_names)} classes and nothing else: any other image is given one of them too, sometimes with confidence.",
-        f"- It learned from the training split{trained_on} of {passport.data}. On images from another camera, place, time or group of people the numbers above do not hold; measure there first.",
+        f"- It knows its {len(metadata.class_names)} classes and nothing else: any other image is given one of them too, sometimes with confidence.",
+        f"- It learned from the training split{trained_on} of {metadata.data}. On images from another camera, place, time or group of people the numbers above do not hold; measure there first.",
         "- The intervals say how far chance in the choice of images moves a number, not how far another training would.",
     ]
     few = [row["name"] for row in test["per_class"] if 0 < row["images"] < 30] if test else []

@@ -11,15 +11,13 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from vitling.callbacks import Callback
-from vitling.data.pipeline.loader import eval_batches
 from vitling.data.pipeline.reading import Reading, load_split
 from vitling.data.pipeline.training_data import open_recipe_data, split_training
 from vitling.data.sources.images import Images
 from vitling.errors import UserError
+from vitling.evaluation.loop import evaluate_batches
 from vitling.files import write_bytes
 from vitling.runs.run import Run
-
-BATCH = 256
 
 
 @dataclass
@@ -72,13 +70,14 @@ def _read(path, belongs_to: dict[str, str]) -> Tensor | None:
 
 
 def _compute(run: Run, model: nn.Module, images: Images, reading: Reading, callback: Callback | None) -> Tensor:
-    seen, device = run.preprocessing(), next(model.parameters()).device
-    source = load_split(images, "train", reading=reading, callback=callback, **seen.fit_args())
-    parts, done = [], 0
-    for batch in eval_batches(source, seen.normalize, batch_size=BATCH, device=device):
-        features = image_features(model, batch["image"])
-        parts.append(F.normalize(features.float(), dim=1).half().cpu())
-        done += len(features)
-        if callback:
-            callback.on_progress("features of training images", done, len(source))
-    return torch.cat(parts)
+    preprocessing = run.preprocessing()
+    source = load_split(images, "train", reading=reading, callback=callback, **preprocessing.fit_args())
+    batches = evaluate_batches(
+        model,
+        source,
+        preprocessing,
+        function=lambda images: image_features(model, images),
+        task="features of training images",
+        callback=callback,
+    )
+    return torch.cat([F.normalize(features, dim=1).half().cpu() for features, _ in batches])

@@ -1,7 +1,7 @@
 """ONNX: a model as one file that needs neither torch nor vitling, and the way back from such a file to predictions.
 
 Input `image` is (batch, C, H, W) of any batch size. Outputs are `logits` and, after the temperature and a softmax,
-`probabilities`. Who the file is stands in its metadata, as a `Passport`.
+`probabilities`. What the file is stands in its metadata, as a `ModelMetadata`.
 """
 
 import contextlib
@@ -12,38 +12,38 @@ import warnings
 import torch
 from torch import Tensor, nn
 
-from vitling.runs.metadata import Passport
-from vitling.runs.onnx_model import _import
+from vitling.runs.metadata import ModelMetadata
+from vitling.runs.onnx_model import import_extra
 
 
 class Deployed(nn.Module):
     """A model with what surrounds it in the file: normalisation before it, temperature and softmax behind it."""
 
-    def __init__(self, model: nn.Module, passport: Passport):
+    def __init__(self, model: nn.Module, metadata: ModelMetadata):
         super().__init__()
-        self.model, self.passport = model, passport
+        self.model, self.metadata = model, metadata
 
     def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
-        if self.passport.input == "pixels":
-            image = self.passport.preprocessing.normalize(image)
+        if self.metadata.input == "pixels":
+            image = self.metadata.preprocessing.normalize(image)
         logits = self.model(image)
-        return logits, (logits / (self.passport.temperature or 1.0)).softmax(dim=1)
+        return logits, (logits / (self.metadata.temperature or 1.0)).softmax(dim=1)
 
 
 def check_packages() -> None:
     """Refuse before the work what could not be finished: making a file and checking it needs the optional packages."""
     for package in ("onnxruntime", "onnx", "onnxscript"):
-        _import(package)
+        import_extra(package)
 
 
-def to_onnx(model: nn.Module, passport: Passport) -> bytes:
+def to_onnx(model: nn.Module, metadata: ModelMetadata) -> bytes:
     """The content of an ONNX file."""
-    seen = passport.preprocessing
-    kind = torch.uint8 if passport.input == "pixels" else torch.float32
+    seen = metadata.preprocessing
+    kind = torch.uint8 if metadata.input == "pixels" else torch.float32
     example = torch.zeros(2, seen.channels, *seen.size, dtype=kind)  # two, because one would be taken for a constant
     with _quiet():
         program = torch.onnx.export(
-            Deployed(model, passport).eval(),
+            Deployed(model, metadata).eval(),
             (example,),
             input_names=["image"],
             output_names=["logits", "probabilities"],
@@ -54,7 +54,7 @@ def to_onnx(model: nn.Module, passport: Passport) -> bytes:
     content = program.model_proto
     for entry in (*content.graph.node, *content.graph.value_info, *content.graph.input, *content.graph.output):
         entry.ClearField("metadata_props")  # stack traces: half the file, and paths of this machine
-    for name, text in passport.to_metadata().items():
+    for name, text in metadata.to_strings().items():
         content.metadata_props.add(key=name, value=text)
     return content.SerializeToString()
 

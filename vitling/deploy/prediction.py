@@ -10,12 +10,12 @@ from typing import BinaryIO
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitling.callbacks import Callback
 from vitling.data.pipeline.reading import Reading
 from vitling.data.sources.images import IMAGE_SUFFIXES, BadImage, FileImages, load_image
-from vitling.deploy.predictor import Classifier, open_classifier
+from vitling.deploy.predictor import Predictor, open_predictor
 from vitling.diagnose.overlay import attention_map, check_attention, draw_overlay
 from vitling.errors import UserError
 from vitling.files import replacing
@@ -51,21 +51,21 @@ def predict(
 ) -> list[Prediction]:
     """The classes that a model sees in files, and in all images of folders, in the order given.
 
-    The model is a run, an exported ONNX file or folder, or `hf-hub:owner/name`. Probabilities are calibrated by the temperature that
-    fits the run's validation images (`reading` says where those lie). `attention` is a new folder for pictures of where the model
+    The model is whatever `open_model` opens and names its classes: a run, or what was exported from one. Probabilities are calibrated
+    by the temperature that fits the run's validation images (`reading` says where those lie). `attention` is a new folder for pictures of where the model
     looked. An image that cannot be read is an error; with `skip_bad_images` its prediction says why there is none.
     """
     paths = find_images([images] if isinstance(images, (str, Path)) else images)
-    classifier = open_classifier(model, which=which, calibrated=calibrated, reading=reading, callback=callback)
-    pictures = _name_pictures(paths, attention, classifier) if attention else None
+    predictor = open_predictor(model, which=which, calibrated=calibrated, reading=reading, callback=callback)
+    pictures = _name_pictures(paths, attention, predictor) if attention else None
     predictions: list[Prediction] = []
-    for batch in _fitted_batches(paths, classifier):
+    for batch in _fitted_batches(paths, predictor):
         bad = next((image for image in batch if isinstance(image, BadImage)), None)
         if bad and not skip_bad_images:
-            remedy = "Repair or remove it, or leave such images out with --skip-bad-images (skip_bad_images=True)."
+            remedy = "Repair or remove it, or leave such images out with skip_bad_images."
             raise BadImage(bad.name, bad.reason, remedy)
         part = slice(len(predictions), len(predictions) + len(batch))
-        predictions += _predict_batch(classifier, paths[part], batch, pictures[part] if pictures else None, top)
+        predictions += _predict_batch(predictor, paths[part], batch, pictures[part] if pictures else None, top)
         if callback:
             callback.on_progress("predicting", len(predictions), len(paths))
     if all(p.skipped is not None for p in predictions):
@@ -75,7 +75,7 @@ def predict(
 
 
 def _predict_batch(
-    classifier: Classifier,
+    predictor: Predictor,
     paths: list[Path],
     images: list[np.ndarray | BadImage],
     pictures: list[Path] | None,
@@ -88,10 +88,10 @@ def _predict_batch(
     if not good:
         return predictions
     pixels = torch.from_numpy(np.stack([images[i] for i in good]))
-    names = classifier.class_names
-    shares, order = classifier.probabilities(pixels).topk(min(top, len(names)), dim=1)
+    names = predictor.class_names
+    shares, order = predictor.probabilities(pixels).topk(min(top, len(names)), dim=1)
     if pictures:
-        _draw(classifier, pixels, [pictures[i] for i in good])
+        _draw(predictor, pixels, [pictures[i] for i in good])
     for i, row, probabilities in zip(good, order.tolist(), shares.tolist(), strict=True):
         predictions[i] = replace(
             predictions[i],
@@ -102,9 +102,9 @@ def _predict_batch(
     return predictions
 
 
-def _fitted_batches(paths: list[Path], classifier: Classifier) -> Iterator[list[np.ndarray | BadImage]]:
+def _fitted_batches(paths: list[Path], predictor: Predictor) -> Iterator[list[np.ndarray | BadImage]]:
     """Images in the model's size and in order, decoded by threads while the model is at work on the batch before."""
-    seen = classifier.passport.preprocessing
+    seen = predictor.model.preprocessing
     files = FileImages(paths, np.zeros(len(paths), dtype=np.int64))
     files.alpha = seen.channels == 4
     fit_args = seen.fit_args()
@@ -131,14 +131,12 @@ def _fitted_batches(paths: list[Path], classifier: Classifier) -> Iterator[list[
 # Pictures of attention
 
 
-def _name_pictures(paths: list[Path], folder: str | Path, classifier: Classifier) -> list[Path]:
+def _name_pictures(paths: list[Path], folder: str | Path, predictor: Predictor) -> list[Path]:
     """A file in the new folder for each image, by its name; equal names are numbered."""
-    if not isinstance(classifier.network, nn.Module):
-        raise UserError(f"{classifier.name} is an ONNX file, which shows no attention; give the run or a timm folder.")
-    check_attention(classifier.network)
+    check_attention(predictor.model.module)
     folder = Path(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"--attention {folder} exists already; name a new folder, so that nothing is overwritten.")
+        raise UserError(f"attention={folder} exists already; name a new folder, so that nothing is overwritten.")
     taken: set[str] = set()
     pictures = []
     for path in paths:
@@ -151,11 +149,12 @@ def _name_pictures(paths: list[Path], folder: str | Path, classifier: Classifier
     return pictures
 
 
-def _draw(classifier: Classifier, pixels: Tensor, pictures: list[Path]) -> None:
-    normalize, device = classifier.passport.preprocessing.normalize, next(classifier.network.parameters()).device
+def _draw(predictor: Predictor, pixels: Tensor, pictures: list[Path]) -> None:
+    network, normalize = predictor.model.module, predictor.model.preprocessing.normalize
+    device = next(network.parameters()).device
     for start in range(0, len(pixels), ATTENTION_BATCH):
         part = slice(start, start + ATTENTION_BATCH)
-        masks = attention_map(classifier.network, normalize(pixels[part].to(device)))
+        masks = attention_map(network, normalize(pixels[part].to(device)))
         for image, mask, path in zip(pixels[part], masks, pictures[part], strict=True):
             with replacing(path) as temporary:
                 draw_overlay(image, mask).save(temporary)
@@ -190,5 +189,7 @@ def read_paths(stream: BinaryIO, *, null: bool = False) -> list[str]:
     paths = [part if null else part.removesuffix(b"\r") for part in stream.read().split(separator)]
     paths = [os.fsdecode(path) for path in paths if path]
     if not paths:
-        raise UserError("standard input names no images; give one path per line, or --null with `find -print0`.")
+        raise UserError(
+            "standard input names no images; give one path per line, or with null=True what `find -print0` writes."
+        )
     return paths

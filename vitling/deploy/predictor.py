@@ -1,124 +1,75 @@
-"""A model to predict with, wherever it comes from: a run, an exported folder, an ONNX file or the hub."""
+"""A model to predict with: whatever `open_model` opens, with class names and a temperature."""
 
-import json
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from vitling.callbacks import Callback
 from vitling.data.pipeline.reading import Reading
 from vitling.errors import UserError
 from vitling.evaluation.temperature import calibrate
-from vitling.runs import hub
-from vitling.runs.metadata import Passport
-from vitling.runs.onnx_model import OnnxModel
-from vitling.runs.run import Run, check_weights, load_run
+from vitling.runs.opening import OpenedModel, open_model
+from vitling.runs.run import Run
 
 
 @dataclass
-class Classifier:
+class Predictor:
     """Pixels in, class probabilities out."""
 
-    name: str
-    passport: Passport
-    network: nn.Module | OnnxModel
-    calibrated: bool
+    model: OpenedModel
+    temperature: float | None  # None: the probabilities are the model's own, not calibrated
 
     @property
     def class_names(self) -> list[str]:
-        return self.passport.class_names
+        return self.model.class_names
+
+    @property
+    def calibrated(self) -> bool:
+        return self.temperature is not None
 
     @torch.inference_mode()
     def probabilities(self, pixels: Tensor) -> Tensor:
         """(B, classes), on the CPU, of uint8 images in the model's size."""
-        temperature = self.passport.temperature if self.calibrated else 1.0
-        return (self._logits(pixels) / temperature).softmax(dim=1)
-
-    def _logits(self, pixels: Tensor) -> Tensor:
-        if isinstance(self.network, OnnxModel):
-            return self.network(pixels)
-        device = next(self.network.parameters()).device
-        return self.network(self.passport.preprocessing.normalize(pixels.to(device))).float().cpu()
+        return (self.model.logits(pixels) / (self.temperature or 1.0)).softmax(dim=1)
 
 
-def open_classifier(
+def open_predictor(
     source: Run | str | Path,
     *,
     which: str = "best",
     calibrated: bool = True,
     reading: Reading | None = None,
     callback: Callback | None = None,
-) -> Classifier:
-    """Open a run, `FILE.onnx`, an exported folder or `hf-hub:owner/name`.
+) -> Predictor:
+    """Open a model that names its classes: a run, or what was exported from one.
 
     With `calibrated`, logits are divided by the model's temperature. Where there is none, the callback is told why, or a
     warning is given, and the probabilities are the model's own.
     """
-    check_weights(which)
-    log = callback.log if callback else warnings.warn
-    if isinstance(source, Run) or (Path(source) / "run.json").exists():
-        run = source if isinstance(source, Run) else load_run(source)
-        name, network = run.path.name, run.load_model(which)
-        temperature = _temperature(run, which, reading, callback) if calibrated else None
-        passport = Passport.of_run(run, temperature)
-    else:
-        if which != "best":
-            raise UserError(f"{source} is no run, so it has no {which} weights; leave --weights out.")
-        name, network, passport = _open_exported(str(source))
-        if calibrated and passport.temperature is None:
-            log(f"{name} was exported without a temperature: its probabilities are not calibrated")
-    if isinstance(network, nn.Module):
-        network = network.to("cuda" if torch.cuda.is_available() else "cpu").eval()
-    return Classifier(name, passport, network, calibrated and passport.temperature is not None)
-
-
-def _temperature(run: Run, which: str, reading: Reading | None, callback: Callback | None) -> float | None:
+    model = open_model(source, which=which, callback=callback)
+    if model.class_names is None:
+        raise UserError(f"{model.name} does not name its classes; give a run, or what was exported from one.")
+    if not calibrated:
+        return Predictor(model, None)
     try:
-        return calibrate(run, which, reading=reading, callback=callback).temperature
+        return Predictor(model, _temperature(model, which, reading, callback))
     except UserError as error:
-        (callback.log if callback else warnings.warn)(
-            f"probabilities are not calibrated, because the run's validation images cannot be read: {error}"
-        )
-        return None
+        (callback.log if callback else warnings.warn)(str(error))
+        return Predictor(model, None)
 
 
-def _open_exported(source: str) -> tuple[str, nn.Module | OnnxModel, Passport]:
-    if source.startswith(hub.PREFIX):
-        return source, *_open_folder(hub.fetch_folder(source), source)
-    path = Path(source)
-    if path.is_dir():
-        return path.name, *_open_folder(path, source)
-    if path.is_file():
-        model = OnnxModel(path)
-        return path.name, model, model.passport
-    raise UserError(f"no model at {source}; give a run, an .onnx file, an exported folder or hf-hub:OWNER/NAME.")
-
-
-def _open_folder(folder: Path, source: str) -> tuple[nn.Module, Passport]:
-    import timm
-
-    import vitling.models  # noqa: F401  (registers our families)
-
-    if missing := [name for name in hub.FILES if not (folder / name).is_file()]:
-        raise UserError(
-            f"{source} is neither a run (no run.json) nor an exported folder (no {' and no '.join(missing)})."
-        )
-    try:
-        config = json.loads((folder / "config.json").read_text())
-        entries = config.get("vitling", {}) if isinstance(config, dict) else {}
-    except ValueError:
-        raise UserError(f"config.json of {source} is no JSON; export or fetch it again.") from None
-    passport = Passport.from_dict(entries, source)
-    try:
-        model = timm.create_model(f"local-dir:{folder}", pretrained=True)
-    except Exception as error:  # a damaged or foreign file can make the readers raise anything
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UserError(f"the model in {source} cannot be loaded: {reason}") from None
-    if model.num_classes != len(passport.class_names):
-        raise UserError(
-            f"the model in {source} has {model.num_classes} classes, but its config.json names {len(passport.class_names)}."
-        )
-    return model, passport
+def _temperature(model: OpenedModel, which: str, reading: Reading | None, callback: Callback | None) -> float:
+    """As the file says; of a run, as fitted on its validation images. An error says why there is none."""
+    if model.run is not None:
+        try:
+            return calibrate(model.run, which, reading=reading, callback=callback).temperature
+        except UserError as error:
+            raise UserError(
+                f"probabilities are not calibrated, because the run's validation images cannot be read: {error}"
+            ) from None
+    if model.metadata is None or model.metadata.temperature is None:
+        raise UserError(f"{model.name} was exported without a temperature: its probabilities are not calibrated")
+    return model.metadata.temperature

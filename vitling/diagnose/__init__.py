@@ -4,31 +4,33 @@ from importlib import import_module as _import_module
 
 # The public names and the file each lives in. They load on first use, because torch takes seconds to import.
 _PUBLIC = {
-    name: f"vitling.diagnose.{module}"
+    name: f"vitling.{module}" if "." in module else f"vitling.diagnose.{module}"
     for module, names in {
         "attention": (
             "attention_distance", "attention_entropy", "attention_masks", "attention_rollout", "gradient_relevance",
             "fold_head_tokens", "head_diversity", "head_token_maps", "local_mass", "resize_masks", "uniform_distance",
         ),
         "attribution": ("grad_cam", "integrated_gradients", "relevance_map"),
-        "calibration": (
-            "adaptive_calibration_error", "brier_score", "classwise_calibration_error", "expected_calibration_error",
-            "reliability_curve",
-        ),
-        "capture": ("as_tokens", "capture_batch", "find_blocks", "watch", "watch_attention", "what_works"),
         "cka": ("CkaMatrix", "cka_matrix", "hsic1", "linear_cka", "minibatch_cka"),
         "diagnosis": ("Diagnosis", "diagnose", "diagnose_run", "write_diagnosis"),
         "features": (
             "channel_correlation", "channel_health", "conv_maps", "feature_ranks", "fourier_profile", "spatial_variance",
             "token_maps", "token_similarity",
         ),
-        "gradients": ("layer_gradient_norms",),
-        "health": ("confident_mistakes", "generalisation_gap", "gradient_norms", "per_class_accuracy"),
+        "health": ("confident_mistakes", "generalisation_gap"),
         "match": ("match_layers",),
         "probe": ("ridge_probe",),
         "sharpness": ("Hessian", "loss_sharpness"),
         "single_pass": ("Measurements", "measure"),
         "verdict": ("Finding", "judge"),
+        "evaluation.calibration": (
+            "adaptive_calibration_error", "brier_score", "classwise_calibration_error", "expected_calibration_error",
+            "reliability_curve",
+        ),
+        "evaluation.metrics": ("per_class_accuracy",),
+        "models.inspect": (
+            "as_tokens", "capture_batch", "find_blocks", "layer_gradient_norms", "watch", "watch_attention", "what_works",
+        ),
     }.items()
     for name in names
 }  # fmt: skip

@@ -18,6 +18,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from vitling.errors import UserError, did_you_mean
 from vitling.models.inspect import evaluating, find_blocks, first_tensor, images_of, watch
+from vitling.runs.device import to_float64
 
 SMALLEST_BATCH = 4  # HSIC_1 divides by n - 3
 COLUMNS = 1536  # features centred at a time: 128 rows of them stay in the cache, and no power of two collides in it
@@ -46,7 +47,7 @@ def gram(x: Tensor) -> tuple[Tensor, Tensor]:
         result[half:, half:].addmm_(centred[half:], centred[half:].T)
         mean_square += mean @ mean
     result[half:, :half] = result[:half, half:].T  # a quarter of the products saved
-    return result.double(), 64 * torch.finfo(x.dtype).eps ** 2 * mean_square.double()
+    return to_float64(result), 64 * torch.finfo(x.dtype).eps ** 2 * to_float64(mean_square)
 
 
 def _rows(x: Tensor) -> Tensor:
@@ -335,6 +336,8 @@ def run(model: nn.Module, images: Tensor) -> Tensor:
     """The model's output; images that it cannot take are the user's to change."""
     try:
         return first_tensor(model(images))
+    except UserError:
+        raise
     except (AssertionError, RuntimeError, ValueError) as error:
         raise UserError(
             f"{type(model).__name__} cannot take images of {tuple(images.shape[1:])}: {str(error).splitlines()[0]} "

@@ -22,10 +22,12 @@ from vitling.diagnose.single_pass import Measurements, measure
 from vitling.diagnose.subject import Pictures, Source, Subject, open_subjects, tell_apart
 from vitling.errors import UserError
 from vitling.evaluation.calibration import Reliability, reliability_curve
+from vitling.evaluation.loop import evaluate_batches
 from vitling.evaluation.metrics import Evaluation
 from vitling.evaluation.metrics import measure as evaluate_logits
 from vitling.files import replacing, write_text
-from vitling.models.inspect import evaluating, find_blocks, first_tensor, what_works
+from vitling.models.inspect import find_blocks, first_tensor, what_works
+from vitling.runs.device import default_device
 
 IMAGES = 512
 BATCH = 64
@@ -63,7 +65,7 @@ class Diagnosis:
 
     def normalized(self, index: Tensor) -> Tensor:
         """Some of the pictures, as the model takes them."""
-        return self.subject.preprocessing.normalize(self.pixels.images[index].to(_device()))
+        return self.subject.preprocessing.normalize(self.pixels.images[index].to(default_device()))
 
 
 def diagnose(
@@ -78,18 +80,18 @@ def diagnose(
 ) -> list[Diagnosis]:
     """Measure one model, or two and their likeness, on the same held-out pictures, and judge them.
 
-    A source is a run, a model, a name of timm or `local-dir:FOLDER`. `data` is needed where the first is no run.
+    A source is whatever `open_model` opens, besides ONNX. `data` is needed where the first is no run.
     """
     from vitling.diagnose.verdict import judge
 
-    first, second, pictures, train = open_subjects(source, other, data, images=images, which=which, reading=reading)
+    first, second, pictures, train = open_subjects(
+        source, other, data, images=images, which=which, reading=reading, callback=callback
+    )
     subjects = [subject for subject in (first, second) if subject is not None]
     if len(subjects) == 2 and first.name == second.name:
         first.name, second.name = tell_apart(first, second)
-    device, callback = _device(), callback or Callback()
+    callback = callback or Callback()
     pixels = [pictures.decoded_for(subject, callback) for subject in subjects]
-    for subject in subjects:
-        subject.model.to(device).eval()
     result = [_measure(subjects, pixels, pictures, callback)]
     if second is not None:
         result.append(_measure([second], pixels[1:], pictures, callback))
@@ -122,7 +124,7 @@ def _measure(subjects: list[Subject], pixels: list[Resident], pictures: Pictures
             callback.on_progress(f"measuring {subject.name}", done, len(pictures))
 
     def look_up(one: Subject, held: Resident):
-        return lambda numbers: one.preprocessing.normalize(held.images[numbers.flatten()].to(_device()))
+        return lambda numbers: one.preprocessing.normalize(held.images[numbers.flatten()].to(default_device()))
 
     prepares = [look_up(one, held) for one, held in zip(subjects, pixels, strict=True)]
     layers = "blocks" if all(find_blocks(one.model) for one in subjects) else "all"
@@ -186,30 +188,30 @@ def _match(diagnosis: Diagnosis, matrix: Tensor | None) -> Match | None:
 def _look_at_training(diagnosis: Diagnosis, train: Pictures, callback: Callback) -> None:
     """Accuracy on pictures that the model was trained on, and how sharp the loss is there."""
     subject, held = diagnosis.subject, train.decoded_for(diagnosis.subject)
-    right = 0
-    with evaluating(subject.model):
-        for index in torch.arange(len(held)).split(BATCH):
-            images = subject.preprocessing.normalize(held.images[index].to(_device()))
-            right += int((first_tensor(subject.model(images)).argmax(dim=1).cpu() == held.labels[index]).sum())
-            callback.on_progress("training pictures", int(index[-1]) + 1, len(held))
+    batches = evaluate_batches(
+        subject.model,
+        held,
+        subject.preprocessing,
+        function=lambda images: first_tensor(subject.model(images)),
+        batch_size=BATCH,
+        task="training pictures",
+        callback=callback,
+    )
+    correct = sum(int((logits.argmax(dim=1) == labels).sum()) for logits, labels in batches)
     result = diagnosis.evaluation
-    diagnosis.gap = generalisation_gap(right, len(held), round(result.top1 * result.images), result.images)
+    diagnosis.gap = generalisation_gap(correct, len(held), round(result.top1 * result.images), result.images)
     diagnosis.sharpness = _sharpness(subject, held)
 
 
 def _sharpness(subject: Subject, held: Resident) -> float | None:
-    images = subject.preprocessing.normalize(held.images[:SHARPNESS_IMAGES].to(_device()))
-    labels = held.labels[:SHARPNESS_IMAGES].to(_device())
+    images = subject.preprocessing.normalize(held.images[:SHARPNESS_IMAGES].to(default_device()))
+    labels = held.labels[:SHARPNESS_IMAGES].to(default_device())
     if not any(p.requires_grad for p in subject.model.parameters()):
         return None
     with torch.enable_grad():
         return loss_sharpness(
             lambda: F.cross_entropy(first_tensor(subject.model(images)), labels), subject.model.parameters()
         )
-
-
-def _device() -> torch.device:
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -5,8 +5,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import torch
+from torch import Tensor, nn
 
 from vitling.callbacks import Callback
+from vitling.data.pipeline.loader import Resident, Streamed
+from vitling.data.pipeline.preprocessing import Preprocessing
+from vitling.data.pipeline.reading import Reading
+from vitling.diagnose.health import confident_mistakes
+from vitling.diagnose.overlay import attention_map, draw_overlay
+from vitling.errors import UserError
+from vitling.evaluation.calibration import reliability_curve
+from vitling.evaluation.metrics import Evaluation, measure
+from vitling.evaluation.predictions import Predictions, predict_validation
+from vitling.evaluation.temperature import Calibration, calibrate
+from vitling.recipes import to_yaml
 from vitling.reports.page import (
     Chart,
     Code,
@@ -22,35 +35,41 @@ from vitling.reports.page import (
     percent,
     write_page,
 )
+from vitling.runs.run import Run
 
 SHOWN = 12  # pictures in a strip
-
-
 TILE = 96  # CSS pixels
 
 
-def write_run_page(run, *, reading=None, callback: Callback | None = None) -> Path:
+def write_run_page(
+    run: Run,
+    *,
+    predictions: Predictions | None = None,
+    reading: Reading | None = None,
+    callback: Callback | None = None,
+) -> Path:
     """Write RUN/report.html: curves, confusion, mistakes, attention, and everything needed to repeat the run."""
-    return write_page(run_page(run, reading=reading, callback=callback), run.path / "report.html")
+    page = run_page(run, predictions=predictions, reading=reading, callback=callback)
+    return write_page(page, run.path / "report.html")
 
 
-def run_page(run, *, reading=None, callback: Callback | None = None) -> Page:
+def run_page(
+    run: Run,
+    *,
+    predictions: Predictions | None = None,
+    reading: Reading | None = None,
+    callback: Callback | None = None,
+) -> Page:
     """The page of a run that has validated at least once; pictures and confusion are of its validation split.
 
-    Nothing is measured on the test split here. What `evaluate` has already said about it is repeated.
+    `predictions` are what the best weights say of that split, where it is known already; then no data is opened. Nothing is
+    measured on the test split here. What `evaluate` has already said about it is repeated.
     """
-    from vitling.data.pipeline.reading import Reading, load_split
-    from vitling.data.pipeline.training_data import open_recipe_data, split_training
-    from vitling.evaluation.loop import predict_logits
-    from vitling.evaluation.metrics import measure
-    from vitling.recipes import to_yaml
-
-    reading, info, recipe = reading or Reading(), run.info, run.recipe
-    seen, model = run.preprocessing(), run.load_model("best")
-    _, val = split_training(open_recipe_data(recipe, reading), recipe)
-    source = load_split(val, "val", reading=reading, callback=callback, **seen.fit_args())
-    logits = predict_logits(model, source, seen, callback=callback)
-    result = measure(logits, source.labels, run.class_names, data=info["data"]["name"], split="val")
+    info, recipe, model = run.info, run.recipe, run.load_model("best")
+    predictions = predictions or predict_validation(run, model, reading=reading, callback=callback)
+    calibration = calibrate(run, "best", predictions=predictions)
+    logits, source, labels = predictions.logits, predictions.source, predictions.labels
+    result = measure(logits, labels, run.class_names, data=info["data"]["name"], split="val")
     environment = info["environment"]
     origin = {
         "data fingerprint": info["data"]["fingerprint"],
@@ -65,9 +84,19 @@ def run_page(run, *, reading=None, callback: Callback | None = None) -> Page:
             Section("Summary", [Facts(summary_facts(run, result))]),
             Section("Learning curves", learning_charts(run), "Did it learn, and did it stop learning?"),
             Section("Validation", validation_parts(result), "Which classes does it take for which?"),
-            Section("Pictures", picture_parts(logits, source, run.class_names), "What does it get wrong, and right?"),
-            Section("Attention", attention_parts(model, source, seen, run.class_names), "Where does it look?"),
-            Section("Calibration", calibration_parts(logits, source.labels), "Is it right as often as it says?"),
+            Section(
+                "Pictures", picture_parts(logits, source, run.class_names), "What does it get wrong, and what correct?"
+            ),
+            Section(
+                "Attention",
+                attention_parts(model, source, predictions.preprocessing, run.class_names),
+                "Where does it look?",
+            ),
+            Section(
+                "Calibration",
+                calibration_parts(logits, labels, calibration),
+                "Is it correct as often as it is confident?",
+            ),
             Section("Speed", [Facts(speed_facts(run))]),
             Section(
                 "To repeat it", [Code(environment["command"]), Facts(origin), Code(to_yaml(recipe), "the whole recipe")]
@@ -76,7 +105,7 @@ def run_page(run, *, reading=None, callback: Callback | None = None) -> Page:
     )
 
 
-def summary_facts(run, result) -> dict[str, str]:
+def summary_facts(run: Run, result: Evaluation) -> dict[str, str]:
     """The few lines that most readers want; the test split is among them only after `evaluate` looked at it."""
     info, recipe = run.info, run.recipe
     best, data = info["best"], info["data"]
@@ -88,7 +117,7 @@ def summary_facts(run, result) -> dict[str, str]:
     return {
         **facts,
         "best epoch": f"{best['epoch']} of {info['epochs_trained']}; it was chosen by validation accuracy, so expect a little less on new images",
-        "model": f"{recipe.model}, {info['parameters'] / 1e6:.2f} M parameters, trained by {recipe.method}",
+        "model": f"{recipe.model}, {info['parameters'] / 1e6:.2f} M parameters, {recipe.method} training",
         "data": f"{data['name']}: {data['train_images']:,} training and {data['val_images']:,} validation images, {len(run.class_names)} classes",
         "stopped": f"{info['stopped']}, after {info['wall_seconds']:.0f} s",
     }
@@ -99,7 +128,7 @@ def accuracy_with_interval(top1: float, interval: Sequence[float], images: int) 
     return f"{percent(top1)} of {images:,} images (95 % interval {100 * low:.1f} to {100 * high:.1f})"
 
 
-def speed_facts(run) -> dict[str, str]:
+def speed_facts(run: Run) -> dict[str, str]:
     """How fast it trained, over all validations: medians, because other programs disturb single ones."""
     timing, info = run.timing(), run.info
     validations = sum(record["validation_seconds"] for record in timing)
@@ -111,9 +140,9 @@ def speed_facts(run) -> dict[str, str]:
     }
 
 
-def learning_charts(run) -> list:
+def learning_charts(run: Run) -> list:
     """Loss, accuracy and, where they were logged, gradient norms over the epochs."""
-    from vitling.reports import plots
+    from vitling.reports import plots  # here, because matplotlib takes long to import
 
     records = run.metrics()
     epochs = [record["epoch"] for record in records]
@@ -134,9 +163,9 @@ def learning_charts(run) -> list:
     return charts
 
 
-def validation_parts(result) -> list:
+def validation_parts(result: Evaluation) -> list:
     """Confusion matrix, accuracy per class, the pairs confused most often."""
-    from vitling.reports import plots
+    from vitling.reports import plots  # here, because matplotlib takes long to import
 
     confusion = np.asarray(result.confusion)
     off = confusion - np.diag(np.diag(confusion))
@@ -156,20 +185,16 @@ def validation_parts(result) -> list:
     return parts
 
 
-def picture_parts(logits, source, class_names: Sequence[str]) -> list:
-    """The most confident mistakes and, as a contrast, right answers spread over the split."""
-    import torch
-
-    from vitling.diagnose.health import confident_mistakes
-
+def picture_parts(logits: Tensor, source: Resident | Streamed, class_names: Sequence[str]) -> list:
+    """The most confident mistakes and, as a contrast, correct predictions spread over the split."""
     probabilities = logits.float().softmax(dim=1)
     wrong = confident_mistakes(probabilities, source.labels, count=SHOWN)
-    right = (probabilities.argmax(dim=1) == source.labels).nonzero().flatten()
-    right = right[torch.linspace(0, len(right) - 1, min(SHOWN // 2, len(right))).long()] if len(right) else right
+    correct = (probabilities.argmax(dim=1) == source.labels).nonzero().flatten()
+    shown = torch.linspace(0, len(correct) - 1, min(SHOWN // 2, len(correct))).long()
     parts = []
     for index, caption in (
         (wrong, "Most confident mistakes: look here for wrong labels, odd images and missing views."),
-        (right, "Right answers, spread over the split."),
+        (correct[shown], "Correct predictions, spread over the split."),
     ):
         if len(index):
             parts.append(Strip([labelled_pictures(source, index, probabilities, class_names)], caption))
@@ -178,13 +203,10 @@ def picture_parts(logits, source, class_names: Sequence[str]) -> list:
     return parts
 
 
-def attention_parts(model, source, preprocessing, class_names: Sequence[str]) -> list:
+def attention_parts(
+    model: nn.Module, source: Resident | Streamed, preprocessing: Preprocessing, class_names: Sequence[str]
+) -> list:
     """Pictures of different classes, each beside where the model looks; a model that cannot show it says why."""
-    import torch
-
-    from vitling.diagnose.overlay import attention_map, draw_overlay
-    from vitling.errors import UserError
-
     firsts = [int((source.labels == label).nonzero()[0]) for label in source.labels.unique()]
     index = torch.tensor([firsts[i] for i in np.linspace(0, len(firsts) - 1, min(SHOWN // 2, len(firsts))).astype(int)])
     pixels = next(iter(source.batches([index])))["image"]
@@ -201,24 +223,23 @@ def attention_parts(model, source, preprocessing, class_names: Sequence[str]) ->
     return [Strip([pictures], caption)]
 
 
-def calibration_parts(logits, labels) -> list:
-    """The reliability diagram, and what a fitted temperature makes of it."""
-    from vitling.evaluation.calibration import expected_calibration_error, reliability_curve
-    from vitling.evaluation.temperature import fit_temperature
-    from vitling.reports import plots
+def calibration_parts(logits: Tensor, labels: Tensor, calibration: Calibration) -> list:
+    """The reliability diagram, and what the fitted temperature makes of it."""
+    from vitling.reports import plots  # here, because matplotlib takes long to import
 
-    temperature = fit_temperature(logits, labels)
-    before, after = logits.softmax(dim=1), (logits / temperature).softmax(dim=1)
+    verdict = "above 1: the model is overconfident" if calibration.temperature > 1 else "below 1: it is underconfident"
     facts = {
-        "calibration error (ECE)": f"{expected_calibration_error(before, labels):.3f}: the mean distance of confidence and accuracy",
-        "temperature": f"{temperature:.2f}, fitted on these images; {'above 1: the model is too sure of itself' if temperature > 1 else 'below 1: the model is too modest'}",
-        "after dividing by it": f"{expected_calibration_error(after, labels):.3f}; vitling predict and vitling app do so",
+        "calibration error (ECE)": f"{calibration.ece_before:.3f}: the mean distance of confidence and accuracy",
+        "temperature": f"{calibration.temperature:.2f}, fitted on these images; {verdict}",
+        "after dividing by it": f"{calibration.ece_after:.3f}; vitling predict and vitling app do so",
     }
-    caption = "As trained. Bars below the diagonal: the model is more often wrong than it says."
-    return [Chart(plots.reliability(reliability_curve(before, labels)), caption), Facts(facts)]
+    caption = "As trained. Bars below the diagonal: the model is overconfident."
+    return [Chart(plots.reliability(reliability_curve(logits.double().softmax(dim=1), labels)), caption), Facts(facts)]
 
 
-def labelled_pictures(source, index, probabilities, class_names: Sequence[str]) -> list[Picture]:
+def labelled_pictures(
+    source: Resident | Streamed, index: Tensor, probabilities: Tensor, class_names: Sequence[str]
+) -> list[Picture]:
     """Pictures with the truth, the prediction and its probability below."""
     pictures = []
     pixels = next(iter(source.batches([index])))["image"] if len(index) else []

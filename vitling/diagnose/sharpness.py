@@ -61,7 +61,7 @@ class Hessian:
             raise UserError(f"{count} eigenvalues of {self.size} parameters; ask for fewer than there are parameters.")
 
         def product(vector: np.ndarray) -> np.ndarray:
-            return (self @ torch.as_tensor(vector).to(self.gradient).flatten()).double().cpu().numpy()
+            return (self @ torch.as_tensor(vector).to(self.gradient).flatten()).cpu().double().numpy()
 
         operator = LinearOperator((self.size, self.size), matvec=product, dtype=np.float64)
         start = np.ones(self.size)  # not random: the same answer twice

@@ -31,6 +31,7 @@ from vitling.models.inspect import (
     watch_attention,
     why_no_attention,
 )
+from vitling.runs.device import to_float64
 
 
 @dataclass
@@ -86,13 +87,13 @@ class BlockReducer:
         if not self.count:
             # Any shift leaves a covariance as it is, and one close to the mean keeps its digits.
             self.shift = x.mean(dim=0)
-            self.sum = torch.zeros_like(self.shift, dtype=torch.float64)
-            self.products = torch.zeros(len(self.sum), len(self.sum), dtype=torch.float64, device=x.device)
+            self.sum = torch.zeros_like(to_float64(self.shift))
+            self.products = self.sum.new_zeros(len(self.sum), len(self.sum))
             self.largest = torch.zeros_like(self.shift)
             self.similarity = 0.0
         B = len(tokens)
         self.largest = torch.maximum(self.largest, torch.maximum(x.amax(dim=0), -x.amin(dim=0)))
-        x = (x - self.shift).double()  # in float32 the squares would hide all but the first few singular values
+        x = to_float64(x - self.shift)  # in float32 the squares would hide all but the first few singular values
         self.sum += x.sum(dim=0)
         self.products += x.T @ x
         self.count += len(x)
@@ -138,7 +139,7 @@ class AttentionReducer:
             if queries.grid == keys.grid:
                 values["local_mass"] = local_mass(weights, queries.grid, **where)
         for name, value in values.items():
-            self.sums[name] = self.sums.get(name, 0) + images * value.double().cpu()
+            self.sums[name] = self.sums.get(name, 0) + images * value.cpu().double()
         self.images += images
 
     def result(self) -> AttentionMeasures:

@@ -1,7 +1,6 @@
-"""What is diagnosed, and on which pictures: a run, a folder that timm loads, a model of timm or a model in memory."""
+"""What is diagnosed, whatever `open_model` opens, and on which pictures."""
 
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -14,11 +13,10 @@ from vitling.data.pipeline.reading import Reading
 from vitling.data.pipeline.training_data import split_training
 from vitling.data.sources.dataset import Dataset, open_dataset
 from vitling.data.sources.images import Images
-from vitling.errors import UserError, did_you_mean
+from vitling.errors import UserError
 from vitling.recipes import Recipe
-from vitling.runs.run import Run, load_run
-
-Source = Run | nn.Module | str | Path
+from vitling.runs.opening import Source, find_kind, open_model
+from vitling.runs.run import Run
 
 
 @dataclass
@@ -78,18 +76,20 @@ def open_subjects(
     images: int,
     which: str = "best",
     reading: Reading | None = None,
+    callback: Callback | None = None,
 ) -> tuple[Subject, Subject | None, Pictures, Pictures | None]:
     """Both models, held-out pictures, and training pictures of the first one where it is a run on its own data.
 
     The test split is left alone: held-out means the validation split, or the part of train that a run does not see.
     """
     if images < 1:
-        raise UserError(f"--images {images} shows nothing; the default is a good number.")
+        raise UserError(f"images={images} shows nothing; the default is a good number.")
     reading = reading or Reading()
-    run = _find_run(source)
+    kind, place = find_kind(source)
+    run = place if kind == "run" else None
     if run is None and data is None:
-        what = f"there is no run at {source}" if isinstance(source, (str, Path)) else f"{_name(source)} is no run"
-        raise UserError(f"{what}; a model of timm, or a folder of one, needs images to look at: add --data.")
+        name = type(source).__name__ if kind == "module" else source
+        raise UserError(f"{name} is no run, so it needs images to look at: give data.")
     own = run is not None and data in (None, run.recipe.data)
     dataset = open_dataset(
         data or run.recipe.data,
@@ -100,8 +100,10 @@ def open_subjects(
         class_names=run.class_names if run and not own else None,
     )
     recipe = run.recipe if own else Recipe(data=dataset.name)
-    first = _open(source, run, dataset, which)
-    second = None if other is None else _open(other, _find_run(other), dataset, which)
+    first = _open(source, dataset, which, callback)
+    second = (
+        None if other is None else _open(other, dataset, which if find_kind(other)[0] == "run" else "best", callback)
+    )
     train, held_out, split = _split(dataset, recipe)
     carved_by = () if "val" in dataset.splits or train is None else _carving(recipe)
     pictures = Pictures(dataset.name, split, _some(held_out, images), dataset.class_names, carved_by)
@@ -126,29 +128,9 @@ def _some(images: Images, count: int) -> Images:
     return images.subset(torch.randperm(len(images), generator=generator_for("diagnose"))[:count].numpy())
 
 
-def _find_run(source: Source) -> Run | None:
-    if isinstance(source, Run):
-        return source
-    if isinstance(source, nn.Module) or str(source).startswith("local-dir:"):
-        return None
-    path = Path(source)
-    if path.is_dir() and not (path / "run.json").exists() and (path / "config.json").exists():
-        return None  # a folder in timm's format, such as a run's own best/
-    if path.exists() or "/" in str(source).removeprefix("hf-hub:"):
-        return load_run(path)
-    return None
-
-
-def _name(source: Source) -> str:
-    return type(source).__name__ if isinstance(source, nn.Module) else Path(str(source)).name or str(source)
-
-
-def _open(source: Source, run: Run | None, dataset: Dataset, which: str) -> Subject:
-    if run is not None:
-        return Subject(run.path.name, run.load_model(which), run.preprocessing(), run.class_names, run)
-    model = source if isinstance(source, nn.Module) else _load(str(source))
-    cfg = getattr(model, "pretrained_cfg", None) or {}
-    return Subject(_name(source), model, preprocessing_of(model, dataset), cfg.get("label_names"))
+def _open(source: Source, dataset: Dataset, which: str, callback: Callback | None) -> Subject:
+    opened = open_model(source, which=which, max_value=dataset.max_value, callback=callback)
+    return Subject(opened.name, opened.module, opened.preprocessing, opened.class_names, opened.run)
 
 
 def tell_apart(first: Subject, second: Subject) -> tuple[str, str]:
@@ -158,31 +140,3 @@ def tell_apart(first: Subject, second: Subject) -> tuple[str, str]:
         if differing := next(((a, b) for a, b in paths if a != b), None):
             return differing
     return f"{first.name} (1)", f"{second.name} (2)"
-
-
-def _load(source: str) -> nn.Module:
-    import timm
-
-    import vitling.models  # noqa: F401  (registers our families)
-
-    name = source if source.startswith("local-dir:") else f"local-dir:{source}" if Path(source).exists() else source
-    if not name.startswith("local-dir:") and not timm.is_model(name.partition(".")[0]):
-        near = did_you_mean(name, timm.list_models(), show=0)
-        raise UserError(f"no run and no folder at {source}, and no model of timm is called so. {near}")
-    try:
-        return timm.create_model(name, pretrained=True)
-    except (RuntimeError, OSError, KeyError, FileNotFoundError, ValueError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UserError(f"the weights of {source} cannot be had: {reason} Give a run, or local-dir:FOLDER.") from None
-
-
-def preprocessing_of(model: nn.Module, dataset: Dataset) -> Preprocessing:
-    """What a model without a run says of its input; its whole image is used, since a diagnosis looks at all of it."""
-    cfg = getattr(model, "pretrained_cfg", None) or {}
-    channels, *size = cfg.get("input_size") or (3, 224, 224)
-    first = next((m for m in model.modules() if isinstance(m, nn.Conv2d)), None)
-    channels = first.in_channels * first.groups if first is not None else channels
-    size = getattr(getattr(model, "patch_embed", None), "img_size", None) or size
-    base = Preprocessing(tuple(size), channels, "resize", dataset.white, (0.5,) * channels, (0.5,) * channels)
-    mean, std = (tuple(cfg.get(key) or ()) for key in ("mean", "std"))
-    return replace(base, mean=mean, std=std) if len(mean) == len(std) == channels else base

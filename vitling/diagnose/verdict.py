@@ -17,7 +17,7 @@ from math import log10
 import torch
 
 from vitling.diagnose.diagnosis import Diagnosis
-from vitling.evaluation.metrics import wilson_interval
+from vitling.evaluation.intervals import wilson_interval
 
 PLAIN = "plain ViT"
 WITHOUT_ATTENTION = "CNN"

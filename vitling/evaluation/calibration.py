@@ -1,4 +1,4 @@
-"""Calibration: is a model right as often as it says?
+"""Calibration: is a model correct as often as it is confident?
 
 Probabilities are (images, classes). Binning is torchmetrics' (equal width, upper edges included), which however computes in
 float32 and does not hand out the bins that a reliability diagram draws; the tests hold the two together.
@@ -45,19 +45,19 @@ def _check(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return probs, labels
 
 
-def _bin(confidence: Tensor, right: Tensor, index: Tensor, bins: int) -> Reliability:
+def _bin(confidence: Tensor, correct: Tensor, index: Tensor, bins: int) -> Reliability:
     counts = torch.bincount(index, minlength=bins).to(confidence)
-    sums = [torch.bincount(index, weights=values.to(confidence), minlength=bins) for values in (confidence, right)]
+    sums = [torch.bincount(index, weights=values.to(confidence), minlength=bins) for values in (confidence, correct)]
     return Reliability(counts, *(total / counts for total in sums))
 
 
-def _equal_width(confidence: Tensor, right: Tensor, bins: int) -> Reliability:
+def _equal_width(confidence: Tensor, correct: Tensor, bins: int) -> Reliability:
     edges = torch.linspace(0, 1, bins + 1, dtype=confidence.dtype, device=confidence.device)
-    return _bin(confidence, right, (torch.bucketize(confidence, edges) - 1).clamp(0, bins - 1), bins)
+    return _bin(confidence, correct, (torch.bucketize(confidence, edges) - 1).clamp(0, bins - 1), bins)
 
 
 def reliability_curve(probs: Tensor, labels: Tensor, *, bins: int = BINS) -> Reliability:
-    """Confidence in the predicted class against how often it is right, in bins of equal width."""
+    """Confidence in the predicted class against how often it is correct, in bins of equal width."""
     probs, labels = _check(probs, labels)
     confidence, prediction = probs.max(dim=1)
     return _equal_width(confidence, prediction == labels, bins)

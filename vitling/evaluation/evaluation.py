@@ -1,17 +1,16 @@
 """Evaluate a run: top-1, top-5, macro-F1, per class, calibration and the confusion matrix."""
 
-import json
+from dataclasses import replace
 from pathlib import Path
 
 from vitling.callbacks import Callback
-from vitling.data.pipeline.reading import Reading, load_split
+from vitling.data.pipeline.reading import Reading
 from vitling.data.pipeline.training_data import split_training
-from vitling.data.sources.dataset import Dataset, open_dataset
+from vitling.data.sources.dataset import Dataset, canonical_name, open_dataset
 from vitling.data.sources.images import Images
-from vitling.data.sources.named import match_name
 from vitling.errors import UserError, did_you_mean
-from vitling.evaluation.loop import predict_logits
 from vitling.evaluation.metrics import Evaluation, measure
+from vitling.evaluation.predictions import predict_images
 from vitling.files import write_text
 from vitling.runs.run import Run, check_weights, load_run
 
@@ -36,7 +35,27 @@ def evaluate(
     check_weights(which)
     run = run if isinstance(run, Run) else load_run(run)
     reading = reading or Reading()
-    dataset = open_dataset(
+    dataset = _open(run, data, reading)
+    own = _is_own(run, data, dataset)
+    images = _choose_split(run, dataset, split, own)
+    predictions = predict_images(run, run.load_model(which), images, split, reading=reading, callback=callback)
+    result = measure(predictions.logits, predictions.labels, run.class_names, data=dataset.name, split=split)
+    notes = [*dataset.notes, *_changes(run, dataset, own)]
+    result = replace(result, own=own, weights=which, notes=notes)
+    write_text(run.path / result.file_name, result.to_json())
+    if own and split == "test":
+        run.update(test_looks=run.info.get("test_looks", 0) + 1)
+    return result
+
+
+def read_evaluation(run: Run) -> Evaluation:
+    """What a run reached on its own test split, as it was written when that was looked at."""
+    return Evaluation.from_json((run.path / "evaluation-test.json").read_text())
+
+
+def _open(run: Run, data: str | None, reading: Reading) -> Dataset:
+    """The data, with classes and channels as the run's model knows them."""
+    return open_dataset(
         data or run.recipe.data,
         root=reading.root,
         download=reading.download,
@@ -44,42 +63,33 @@ def evaluate(
         on_bad_image=run.recipe.on_bad_image,
         class_names=run.class_names,
     )
-    trained_on = run.info.get("data", {}).get("fingerprint")
-    own = data is None or _same_source(data, run.recipe.data) or dataset.fingerprint == trained_on
-    if own and trained_on not in (None, dataset.fingerprint):
-        dataset.notes.append(
-            f"{dataset.name} has changed since the training, so its splits may differ from those used then"
-        )
-    images = _choose_split(dataset, split, run, own)
-    source = load_split(images, split, reading=reading, callback=callback, **run.preprocessing().fit_args())
-    logits = predict_logits(run.load_model(which), source, run.preprocessing(), callback=callback)
-    result = measure(logits, source.labels, run.class_names, data=dataset.name, split=split)
-    result.own, result.weights, result.notes = own, which, dataset.notes
-    write_text(run.path / result.file_name, result.to_json())
-    if own and split == "test":
-        run.update(test_looks=run.info.get("test_looks", 0) + 1)
-    return result
 
 
-def _same_source(data: str | Path, other: str | Path) -> bool:
-    """Whether two descriptions of data mean the same files or the same named dataset."""
-    name, path = match_name(str(data)), Path(data).expanduser()
-    if name or not path.exists():
-        return str(data) == str(other) or (name is not None and name == match_name(str(other)))
-    return path.resolve() == Path(other).expanduser().resolve()
+def _trained_on(run: Run) -> str | None:
+    """The fingerprint of the data that a run was trained on."""
+    return run.info.get("data", {}).get("fingerprint")
 
 
-def _choose_split(dataset: Dataset, split: str, run: Run, own: bool) -> Images:
+def _is_own(run: Run, data: str | None, dataset: Dataset) -> bool:
+    """Whether this is the data that the run was trained on: by its name or place, or by its content."""
+    if data is None or canonical_name(data) == canonical_name(run.recipe.data):
+        return True
+    return dataset.fingerprint == _trained_on(run)
+
+
+def _changes(run: Run, dataset: Dataset, own: bool) -> list[str]:
+    """A note where a run's own data is no longer what it was trained on."""
+    if not own or _trained_on(run) in (None, dataset.fingerprint):
+        return []
+    return [f"{dataset.name} has changed since the training, so its splits may differ from those used then"]
+
+
+def _choose_split(run: Run, dataset: Dataset, split: str, own: bool) -> Images:
     if own and split != "test" and "train" in dataset.splits:
         train, val = split_training(dataset, run.recipe)  # as the run divided them: no image is in both
         return train if split == "train" else val
     if split not in dataset.splits:
         held = ", ".join(sorted(dataset.splits))
-        hint = "; --split val shows the part held out of training" if own else ""
+        hint = "; split=val shows the part held out of training" if own else ""
         raise UserError(f"{dataset.name} has no {split} split (it has {held}){hint}.")
     return dataset.splits[split]
-
-
-def read_evaluation(run: Run) -> Evaluation:
-    """What a run reached on its own test split, as it was written when that was looked at."""
-    return Evaluation(**json.loads((run.path / "evaluation-test.json").read_text()))

@@ -1,24 +1,97 @@
-"""The one evaluation loop: class scores of every image of a split."""
+"""The one evaluation loop: what a model says of a split, batch by batch, without augmentation."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from itertools import islice
+from typing import TYPE_CHECKING
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitling.callbacks import Callback
-from vitling.data.pipeline.loader import eval_batches
+from vitling.data.pipeline.loader import Resident, Streamed, eval_batches
 from vitling.data.pipeline.preprocessing import Preprocessing
+from vitling.models.inspect import evaluating
+from vitling.runs.device import default_device
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+BATCH = 256
 
 
-@torch.inference_mode()
-def predict_logits(
-    model: nn.Module, source, preprocessing: Preprocessing, *, batch_size: int = 256, callback: Callback | None = None
-) -> Tensor:
-    """Class scores of every image of a split, in its order."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model = model.to(device).eval()
-    parts, done = [], 0
-    for batch in eval_batches(source, preprocessing.normalize, batch_size=batch_size, device=device):
-        parts.append(model(batch["image"]).float().cpu())
-        done += len(parts[-1])
+def evaluate_batches(
+    model: nn.Module,
+    source: Resident | Streamed,
+    preprocessing: Preprocessing,
+    *,
+    function: Callable[[Tensor], Tensor] | None = None,
+    batch_size: int = BATCH,
+    batches: int | None = None,
+    rank: int = 0,
+    world: int = 1,
+    autocast: Callable[[], AbstractContextManager] = nullcontext,
+    task: str = "predicting",
+    callback: Callback | None = None,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Outputs (float32) and labels of every batch in the split's order, on the model's device.
+
+    `function` makes outputs of normalised images; by default it is the model, which gives logits. Process `rank` of `world`
+    sees every world-th batch. Between batches, and so in the caller's code, the model and torch are in the mode they were in.
+    """
+    function, done = function or model, 0
+    device = next(model.parameters()).device
+    found = eval_batches(source, preprocessing.normalize, batch_size=batch_size, device=device, rank=rank, world=world)
+    for batch in islice(found, batches):
+        # Eager also where training is compiled: compiling again for the shapes of evaluation would not repay itself.
+        with evaluating(model), torch.compiler.set_stance("force_eager"), autocast():
+            outputs = function(batch["image"]).float()
+        done += len(outputs)
         if callback:
-            callback.on_progress("predicting", done, len(source))
-    return torch.cat(parts)
+            callback.on_progress(task, done, len(source))
+        yield outputs, batch["label"]
+
+
+def predict_logits(
+    model: nn.Module,
+    source: Resident | Streamed,
+    preprocessing: Preprocessing,
+    *,
+    callback: Callback | None = None,
+) -> Tensor:
+    """Logits of every image of a split, in its order; on the CPU, while the model stays where they were computed."""
+    model = model.to(default_device())
+    return torch.cat([x.cpu() for x, _ in evaluate_batches(model, source, preprocessing, callback=callback)])
+
+
+def validate(
+    model: nn.Module,
+    source: Resident | Streamed,
+    preprocessing: Preprocessing,
+    accelerator: "Accelerator",
+    batches: int | None = None,
+    keep: list[Tensor] | None = None,
+) -> dict[str, float]:
+    """Top-1 accuracy and mean cross-entropy on a split, or on its first batches, over all processes.
+
+    This process's logits are added to `keep`, batch by batch on the CPU.
+    """
+    sums = torch.zeros(3, dtype=torch.float64, device=accelerator.device)
+    outputs = evaluate_batches(
+        model,
+        source,
+        preprocessing,
+        batches=batches,
+        rank=accelerator.process_index,
+        world=accelerator.num_processes,
+        autocast=accelerator.autocast,
+    )
+    for logits, labels in outputs:
+        if keep is not None:
+            keep.append(logits.cpu())
+        correct = (logits.argmax(1) == labels).sum().double()
+        loss = F.cross_entropy(logits, labels, reduction="sum").double()
+        sums += torch.stack([correct, loss, torch.tensor(len(labels), dtype=torch.float64, device=sums.device)])
+    correct, loss, count = accelerator.reduce(sums, "sum").tolist()
+    return {"top1": correct / count, "loss": loss / count, "images": count}

@@ -1,12 +1,14 @@
-"""Every number of an evaluation, from class scores and true classes."""
+"""Every number of an evaluation, from logits and true classes."""
 
 import json
 import re
 from dataclasses import asdict, dataclass, field
 
+import torch
 from torch import Tensor, nn
 
-CALIBRATION_BINS = 15
+from vitling.evaluation.calibration import expected_calibration_error
+from vitling.evaluation.intervals import wilson_interval
 
 
 @dataclass
@@ -25,7 +27,7 @@ class Evaluation:
     class_names: list[str]
     per_class: list[dict]  # name, images, accuracy, interval
     confusion: list[list[int]]  # rows: the truth, columns: the prediction
-    right: str = ""  # 1 or 0 per image in the split's order, so that two models can be compared image by image
+    correct: str = ""  # 1 or 0 per image in the split's order, so that two models can be compared image by image
     own: bool = True  # the data that the run was trained on
     weights: str = "best"
     notes: list[str] = field(default_factory=list)
@@ -40,53 +42,65 @@ class Evaluation:
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1, ensure_ascii=False)
 
+    @classmethod
+    def from_json(cls, text: str) -> "Evaluation":
+        values = json.loads(text)
+        if "right" in values:  # written before 0.2
+            values["correct"] = values.pop("right")
+        return cls(**values)
+
+
+@dataclass
+class ClassAccuracy:
+    """One class; accuracy and interval are None where it has no images."""
+
+    label: int
+    images: int
+    accuracy: float | None
+    interval: tuple[float, float] | None  # 95 %, Wilson
+
 
 def measure(logits: Tensor, labels: Tensor, class_names: list[str], *, data: str = "", split: str = "") -> Evaluation:
-    """Every number of an evaluation, from scores and true classes."""
+    """Every number of an evaluation."""
     import torchmetrics.functional.classification as metrics  # here, because it takes seconds to import
 
-    classes = len(class_names)
-    probabilities = logits.softmax(1)
-    confusion = metrics.multiclass_confusion_matrix(logits, labels, num_classes=classes)
-    counts, right = confusion.sum(1), confusion.diag()
-    present = counts > 0  # a class without images has no accuracy and does not drag the mean down
+    classes, images = len(class_names), len(labels)
+    predicted_correctly = logits.argmax(1) == labels
+    correct = int(predicted_correctly.sum())
+    per_class = per_class_accuracy(logits, labels)
+    present = [row.label for row in per_class if row.images]  # a class without images does not drag the mean down
     f1 = metrics.multiclass_f1_score(logits, labels, num_classes=classes, average="none")
-    top5 = (
-        metrics.multiclass_accuracy(logits, labels, num_classes=classes, top_k=5, average="micro")
-        if classes > 5
-        else None
-    )
+    top5 = None
+    if classes > 5:
+        top5 = metrics.multiclass_accuracy(logits, labels, num_classes=classes, top_k=5, average="micro").item()
     return Evaluation(
         data=data,
         split=split,
-        images=len(labels),
-        top1=right.sum().item() / len(labels),
-        top1_interval=wilson_interval(right.sum().item(), len(labels)),
-        top5=None if top5 is None else top5.item(),
+        images=images,
+        top1=correct / images,
+        top1_interval=wilson_interval(correct, images),
+        top5=top5,
         macro_f1=f1[present].mean().item(),
         loss=nn.functional.cross_entropy(logits, labels).item(),
-        ece=metrics.multiclass_calibration_error(
-            probabilities, labels, num_classes=classes, n_bins=CALIBRATION_BINS
-        ).item(),
+        ece=expected_calibration_error(logits.double().softmax(1), labels).item(),
         class_names=class_names,
         per_class=[
-            {
-                "name": name,
-                "images": int(n),
-                "accuracy": int(k) / int(n) if n else None,
-                "interval": wilson_interval(int(k), int(n)) if n else None,
-            }
-            for name, k, n in zip(class_names, right, counts, strict=True)
+            {"name": name, "images": row.images, "accuracy": row.accuracy, "interval": row.interval}
+            for name, row in zip(class_names, per_class, strict=True)
         ],
-        confusion=confusion.tolist(),
-        right="".join(map(str, (logits.argmax(1) == labels).int().tolist())),
+        confusion=metrics.multiclass_confusion_matrix(logits, labels, num_classes=classes).tolist(),
+        correct="".join("1" if is_correct else "0" for is_correct in predicted_correctly.tolist()),
     )
 
 
-def wilson_interval(successes: int, trials: int, z: float = 1.959964) -> tuple[float, float]:
-    """95 % confidence interval of a proportion; unlike the normal one it stays inside 0..1 and holds for few trials."""
-    p = successes / trials
-    centre = p + z * z / (2 * trials)
-    spread = z * (p * (1 - p) / trials + z * z / (4 * trials**2)) ** 0.5
-    scale = 1 + z * z / trials
-    return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
+def per_class_accuracy(scores: Tensor, labels: Tensor) -> list[ClassAccuracy]:
+    """Accuracy of every class with its 95 % interval, from logits or probabilities of (images, classes)."""
+    classes = scores.shape[1]
+    counts = torch.bincount(labels, minlength=classes).tolist()
+    hits = torch.bincount(labels[scores.argmax(dim=1) == labels], minlength=classes).tolist()
+    return [
+        ClassAccuracy(label, images, correct / images, wilson_interval(correct, images))
+        if images
+        else ClassAccuracy(label, 0, None, None)
+        for label, (images, correct) in enumerate(zip(counts, hits, strict=True))
+    ]

@@ -8,20 +8,17 @@ import contextlib
 import hashlib
 import json
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch.nn.functional as F
-from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from vitling.callbacks import Callback
-from vitling.data.pipeline.reading import Reading, load_split
-from vitling.data.pipeline.training_data import open_recipe_data, split_training
-from vitling.data.sources.images import Images
+from vitling.data.pipeline.reading import Reading
 from vitling.errors import UserError
 from vitling.evaluation.calibration import expected_calibration_error
-from vitling.evaluation.loop import predict_logits
+from vitling.evaluation.predictions import Predictions, predict_validation
 from vitling.files import write_text
 from vitling.runs.run import Run, check_weights, load_run
 
@@ -42,42 +39,54 @@ class Calibration:
 
 
 def calibrate(
-    run: Run | str | Path, which: str = "best", *, reading: Reading | None = None, callback: Callback | None = None
+    run: Run | str | Path,
+    which: str = "best",
+    *,
+    predictions: Predictions | None = None,
+    reading: Reading | None = None,
+    callback: Callback | None = None,
 ) -> Calibration:
-    """The temperature of a run's weights: as kept in the run, or fitted now and kept."""
+    """The temperature of a run's weights: as kept in the run, or fitted now and kept.
+
+    `predictions` are what these weights say of the validation images, where that is known already.
+    """
     check_weights(which)
     run = run if isinstance(run, Run) else load_run(run)
     weights, kept = run.path / which / "model.safetensors", _read(run)
     digest = hashlib.sha256(weights.read_bytes()).hexdigest() if weights.exists() else ""
     if digest and kept.get(which, {}).get("weights") == digest:
         return Calibration(**kept[which])
-    model = run.load_model(which)  # refuses a run that has no weights yet
-    reading, seen = reading or Reading(), run.preprocessing()
-    images = validation_images(run, reading)
-    source = load_split(images, "val", reading=reading, callback=callback, **seen.fit_args())
-    logits = predict_logits(model, source, seen, callback=callback)
-    temperature = fit_temperature(logits, source.labels)
-    before, after = logits, logits / temperature
-    result = Calibration(
-        temperature=round(temperature, 6),
-        images=len(images),
-        loss_before=F.cross_entropy(before, source.labels).item(),
-        loss_after=F.cross_entropy(after, source.labels).item(),
-        ece_before=expected_calibration_error(before.softmax(1), source.labels).item(),
-        ece_after=expected_calibration_error(after.softmax(1), source.labels).item(),
-        weights=digest,
-    )
+    if predictions is None:  # load_model refuses a run that has no weights yet
+        predictions = predict_validation(run, run.load_model(which), reading=reading, callback=callback)
+    result = _fit(predictions, digest)
     with contextlib.suppress(UserError):  # a run on a disk that is read-only or full: it is fitted again next time
         write_text(run.path / "calibration.json", json.dumps({**kept, which: asdict(result)}, indent=1))
     return result
 
 
+def _fit(predictions: Predictions, digest: str) -> Calibration:
+    labels = predictions.labels
+    temperature = fit_temperature(predictions.logits, labels)
+    before, after = predictions.logits, predictions.logits / temperature
+    return Calibration(
+        temperature=round(temperature, 6),
+        images=len(labels),
+        loss_before=F.cross_entropy(before, labels).item(),
+        loss_after=F.cross_entropy(after, labels).item(),
+        ece_before=expected_calibration_error(before.double().softmax(1), labels).item(),
+        ece_after=expected_calibration_error(after.double().softmax(1), labels).item(),
+        weights=digest,
+    )
+
+
 def fit_temperature(logits: Tensor, labels: Tensor) -> float:
     """The temperature with the least cross-entropy, between 1/20 and 20.
 
-    A share of 1 / (N + 2) of every label goes to all classes alike, as in Platt's scaling: where all of N images are right, the
+    A share of 1 / (N + 2) of every label goes to all classes alike, as in Platt's scaling: where all of N predictions are correct, the
     plain optimum would be a temperature of zero, which calls every future answer certain.
     """
+    from scipy.optimize import minimize_scalar  # takes long to import
+
     if logits.ndim != 2 or len(logits) != len(labels) or not len(logits):
         raise UserError(
             f"logits of shape {tuple(logits.shape)} and {len(labels)} labels; expected (images, classes) and (images,)."
@@ -90,17 +99,6 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
     # Convex in 1 / temperature, so there is one valley.
     edge = math.log(LARGEST)
     return math.exp(minimize_scalar(loss, bounds=(-edge, edge), method="bounded").x)
-
-
-def validation_images(run: Run, reading: Reading) -> Images:
-    """The images that the run was validated on; refused where the data is no longer what it was trained on.
-
-    Nothing is downloaded: who predicts one image should not wait for a dataset.
-    """
-    dataset = open_recipe_data(run.recipe, replace(reading, download=False))
-    if run.info.get("data", {}).get("fingerprint", dataset.fingerprint) != dataset.fingerprint:
-        raise UserError(f"{dataset.name} has changed since the training, so what was held out then cannot be told.")
-    return split_training(dataset, run.recipe)[1]
 
 
 def _read(run: Run) -> dict:

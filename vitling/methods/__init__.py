@@ -8,7 +8,7 @@ from vitling.errors import UserError, did_you_mean
 from vitling.methods.bootstrap import Bootstrap
 from vitling.methods.distillation import Distillation
 from vitling.methods.method import Batch, Method
-from vitling.methods.preparation import Surroundings
+from vitling.methods.preparation import Preparation
 from vitling.methods.supervised import Supervised
 from vitling.methods.token_bootstrap import TokenBootstrap
 from vitling.methods.token_labeling import TokenLabeling
@@ -22,15 +22,15 @@ METHODS: dict[str, type[Method]] = {
 }
 
 
-def prepare_method(name: str, around: Surroundings, method_args: dict) -> dict:
+def prepare_method(name: str, preparation: Preparation, method_args: dict) -> dict:
     """What `create_method` gets for the arguments of a recipe, after the method has made ready what it needs."""
-    _check_arguments(name, method_args, _parameters(_find(name).prepare) | _parameters(METHODS[name]))
-    return METHODS[name].prepare(around, **method_args)
+    _check_arguments(name, method_args, _parameters(find_method(name).prepare) | _parameters(METHODS[name]))
+    return METHODS[name].prepare(preparation, **method_args)
 
 
 def create_method(name: str, model: nn.Module, *, num_classes: int, class_weights=None, **method_args) -> Method:
     """The method of that name around a model; unknown names and arguments are refused."""
-    _check_arguments(name, method_args, _parameters(_find(name)))
+    _check_arguments(name, method_args, _parameters(find_method(name)))
     try:
         return METHODS[name](model, num_classes=num_classes, class_weights=class_weights, **method_args)
     except TypeError as error:
@@ -38,7 +38,8 @@ def create_method(name: str, model: nn.Module, *, num_classes: int, class_weight
         raise UserError(f"method={name} cannot be made with {shown}: {error}.") from error
 
 
-def _find(name: str) -> type[Method]:
+def find_method(name: str) -> type[Method]:
+    """The class of that name."""
     if name not in METHODS:
         raise UserError(f"unknown method '{name}'. {did_you_mean(name, METHODS)}")
     return METHODS[name]
@@ -57,4 +58,4 @@ def _check_arguments(name: str, given: dict, allowed: set[str]) -> None:
             raise UserError(f"method={name} has no argument 'method_args.{key}'. {did_you_mean(key, allowed)}")
 
 
-__all__ = ["METHODS", "Batch", "Method", "Surroundings", "create_method", "prepare_method"]
+__all__ = ["METHODS", "Batch", "Method", "Preparation", "create_method", "find_method", "prepare_method"]

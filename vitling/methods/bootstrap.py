@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from vitling.errors import UserError, did_you_mean
-from vitling.methods.method import Batch, Method
-from vitling.methods.mixing import Mix
+from vitling.methods.method import Batch
+from vitling.methods.mixing import MixingMethod
 from vitling.models import build_model
 from vitling.models.agent import Agent, create_agent, mlp_layers, read_structure
 from vitling.models.contract import token_grid
 from vitling.optim import parameter_groups
-from vitling.recipes import Optim
+from vitling.recipes import Optim, Recipe
 
 POOLS = ("sequence", "2d")
 NORMS = ("layer", "l2")
@@ -150,7 +150,7 @@ class Borrower(nn.Module):
         return self.run(self.agent, images, taps)
 
 
-class Bootstrap(Method):
+class Bootstrap(MixingMethod):
     """A ViT and its agent CNN learn from the labels and from each other; the ViT is what is kept.
 
     `agent` is "auto", which matches one to the ViT, or the name of a model; `agent_args` are its arguments. With `share` it
@@ -161,8 +161,6 @@ class Bootstrap(Method):
         self,
         model: nn.Module,
         *,
-        num_classes: int,
-        class_weights: Tensor | None = None,
         agent: str = "auto",
         agent_args: dict | None = None,
         agent_lr: float | None = None,
@@ -176,14 +174,9 @@ class Bootstrap(Method):
         feature_decay: bool = True,
         feature_pool: str = "sequence",
         feature_norm: str = "layer",
-        label_smoothing: float = 0.0,
-        mixup: float = 0.0,
-        cutmix: float = 0.0,
-        mix_prob: float = 1.0,
-        mix_switch_prob: float = 0.5,
-        mix_mode: str = "batch",
+        **mixing,
     ):
-        super().__init__(model, num_classes=num_classes, class_weights=class_weights)
+        super().__init__(model, **mixing)
         _check_choice("align", align or "flat", ALIGNMENTS)
         _check_choice("feature_pool", feature_pool, POOLS)
         _check_choice("feature_norm", feature_norm, NORMS)
@@ -200,16 +193,7 @@ class Bootstrap(Method):
         self.feature_weight, self.feature_decay = feature_weight, feature_decay
         self.feature_pool, self.feature_norm = feature_pool, feature_norm
         self.agent_lr, self.agent_weight_decay, self.agent_clip_grad = agent_lr, agent_weight_decay, agent_clip_grad
-        self.mix = Mix(
-            mixup_alpha=mixup,
-            cutmix_alpha=cutmix,
-            prob=mix_prob,
-            switch_prob=mix_switch_prob,
-            mode=mix_mode,
-            label_smoothing=label_smoothing,
-            num_classes=num_classes,
-        )
-        self.agent = build_agent(model, agent, agent_args or {}, share, num_classes)
+        self.agent = build_agent(model, agent, agent_args or {}, share, self.num_classes)
         if feature_weight:
             self._check_features()
         self.run = run_network
@@ -236,6 +220,10 @@ class Bootstrap(Method):
         if self.share and self.align == "none":
             loss = loss / 2  # the release has Algorithm 1's half in its loss weights
         return {"loss": loss, **losses}
+
+    @classmethod
+    def companions(cls, recipe: Recipe, model: nn.Module) -> dict[str, nn.Module]:
+        return {"agent": companion_agent(recipe, model)}
 
     def finish_gradients(self, average: Callable[[list[Tensor]], list[Tensor]]) -> dict[str, Tensor]:
         """Algorithm 1, line 8: shared tensors take half the sum of the ViT's gradient and the agent's aligned one."""
@@ -315,6 +303,15 @@ def build_agent(vit: nn.Module, name: str, arguments: dict, share: bool, num_cla
         )
     channels, *size = vit.pretrained_cfg["input_size"]
     return build_model(name, num_classes=num_classes, in_chans=channels, img_size=tuple(size), **arguments)
+
+
+def companion_agent(recipe: Recipe, vit: nn.Module) -> nn.Module:
+    """The agent that a recipe names, with weights of its own, on the ViT's device."""
+    name, arguments = recipe.method_args.get("agent", "auto"), recipe.method_args.get("agent_args", {})
+    with torch.device(next(vit.parameters()).device):
+        agent = build_agent(vit, name, arguments, share=False, num_classes=vit.num_classes)
+    agent.pretrained_cfg = {**agent.pretrained_cfg, "input_size": vit.pretrained_cfg["input_size"]}
+    return agent
 
 
 def _check_choice(key: str, value: str, allowed: tuple[str, ...]) -> None:

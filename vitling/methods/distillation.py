@@ -5,18 +5,15 @@ distillation token (timm's deit_*_distilled_*) learns the teacher's answers with
 head. Deviates: the soft loss is the formula's batch mean; DeiT's code divides by the number of classes as well.
 """
 
-from pathlib import Path
-
-import timm
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitling.errors import UserError, did_you_mean
 from vitling.methods.bootstrap import mutual_loss
-from vitling.methods.method import Batch, Method
-from vitling.methods.mixing import Mix
-from vitling.runs.run import load_run
+from vitling.methods.method import Batch
+from vitling.methods.mixing import MixingMethod
+from vitling.runs.opening import OpenedModel, open_model
 
 KINDS = ("hard", "soft")
 
@@ -27,14 +24,14 @@ class Teacher(nn.Module):
     It moves to other devices with the method but is not among its parameters: never trained, clipped or checkpointed.
     """
 
-    def __init__(self, network: nn.Module, student: nn.Module):
+    def __init__(self, opened: OpenedModel, student: nn.Module):
         super().__init__()
-        self.network = (network.eval().requires_grad_(False),)
-        own, given = network.pretrained_cfg, student.pretrained_cfg
+        self.network = (opened.module.requires_grad_(False),)
+        own, given = opened.preprocessing, student.pretrained_cfg
         mean, std, given_mean, given_std = (
-            torch.tensor(cfg[key]).view(-1, 1, 1) for cfg in (own, given) for key in ("mean", "std")
+            torch.tensor(values).view(-1, 1, 1) for values in (own.mean, own.std, given["mean"], given["std"])
         )
-        self.size = tuple(own["input_size"][1:])
+        self.size = own.size
         self.register_buffer("scale", given_std / std, persistent=False)
         self.register_buffer("shift", (given_mean - mean) / std, persistent=False)
 
@@ -50,10 +47,10 @@ class Teacher(nn.Module):
         return self.network[0](images)
 
 
-class Distillation(Method):
+class Distillation(MixingMethod):
     """Cross-entropy on the labels, and on the teacher's answer (`hard`) or its softened predictions (`soft`).
 
-    `teacher` is a run directory or a timm model with published weights. The losses count `1 - teacher_weight` and
+    `teacher` is a run or whatever else `open_model` opens. The losses count `1 - teacher_weight` and
     `teacher_weight`; DeiT takes a half with hard answers, a tenth with soft ones.
     """
 
@@ -61,20 +58,13 @@ class Distillation(Method):
         self,
         model: nn.Module,
         *,
-        num_classes: int,
-        class_weights: Tensor | None = None,
         teacher: str = "",
         kind: str = "hard",
         teacher_weight: float = 0.5,
         temperature: float = 3.0,
-        label_smoothing: float = 0.0,
-        mixup: float = 0.0,
-        cutmix: float = 0.0,
-        mix_prob: float = 1.0,
-        mix_switch_prob: float = 0.5,
-        mix_mode: str = "batch",
+        **mixing,
     ):
-        super().__init__(model, num_classes=num_classes, class_weights=class_weights)
+        super().__init__(model, **mixing)
         if kind not in KINDS:
             raise UserError(f"method_args.kind={kind} is not one of {', '.join(KINDS)}. {did_you_mean(kind, KINDS)}")
         if not 0 < teacher_weight <= 1:
@@ -82,16 +72,7 @@ class Distillation(Method):
         if temperature <= 0:
             raise UserError(f"method_args.temperature={temperature:g} must be more than 0; DeiT's is 3.")
         self.kind, self.teacher_weight, self.temperature = kind, teacher_weight, temperature
-        self.mix = Mix(
-            mixup_alpha=mixup,
-            cutmix_alpha=cutmix,
-            prob=mix_prob,
-            switch_prob=mix_switch_prob,
-            mode=mix_mode,
-            label_smoothing=label_smoothing,
-            num_classes=num_classes,
-        )
-        self.teacher = Teacher(load_teacher(teacher, model, num_classes), model)
+        self.teacher = Teacher(open_teacher(teacher, model, self.num_classes), model)
         if hasattr(model, "set_distilled_training"):
             model.set_distilled_training(True)  # in train mode it then returns the logits of both heads
 
@@ -109,29 +90,24 @@ class Distillation(Method):
         return {"loss": loss, "student_label": label, "student_from_teacher": from_teacher}
 
 
-def load_teacher(source: str, student: nn.Module, num_classes: int) -> nn.Module:
-    """The network of a run, or a timm model with its published weights, checked to answer the student's question."""
+def open_teacher(source: str, student: nn.Module, num_classes: int) -> OpenedModel:
+    """Whatever `open_model` opens, checked to answer the student's question."""
     if not source:
         raise UserError(
             "method=distillation needs a teacher: method_args.teacher=RUN, the folder of a finished run on the same data, "
             "or a timm model with published weights for the same classes."
         )
-    if Path(source).exists():
-        network = load_run(source).load_model()
-    elif timm.is_model(source) or source.startswith("hf-hub:"):
-        try:
-            network = timm.create_model(source, pretrained=True)
-        except Exception as error:  # the hub client raises many kinds: no weights, no network, no such name
-            reason = str(error).strip().split("\n")[0]
-            raise UserError(f"the weights of teacher={source} could not be had: {reason}") from None
-    else:
-        raise UserError(f"teacher={source} is neither a run nor a model. {did_you_mean(source, timm.list_models())}")
-    if network.num_classes != num_classes:
+    try:
+        opened = open_model(source, device="cpu")  # it moves with the method
+        known = opened.module.num_classes
+    except UserError as error:
+        raise UserError(f"method_args.teacher={source}: {error}") from None
+    if known != num_classes:
         raise UserError(
-            f"teacher={source} knows {network.num_classes} classes, the data has {num_classes}; "
+            f"teacher={source} knows {known} classes, the data has {num_classes}; "
             "train a teacher on this data first, then give its run."
         )
-    own, given = (cfg["input_size"][0] for cfg in (network.pretrained_cfg, student.pretrained_cfg))
+    own, given = opened.preprocessing.channels, student.pretrained_cfg["input_size"][0]
     if own != given:
         raise UserError(f"teacher={source} takes images of {own} channels, the data has {given}; set channels={own}.")
-    return network
+    return opened

@@ -1,4 +1,4 @@
-"""Method: what turns a batch into losses. The whole interface."""
+"""Method: what turns a batch into losses, and what it says of itself to those who plan. The whole interface."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -6,9 +6,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from vitling.methods.preparation import Surroundings
+from vitling.methods.preparation import Preparation
 from vitling.optim import parameter_groups
-from vitling.recipes import Optim
+from vitling.recipes import Optim, Recipe
 
 # image: (B, C, H, W) normalised floats; label: (B,) class numbers; index: (B,) place in the split
 Batch = dict[str, Tensor]
@@ -28,14 +28,11 @@ class Method(nn.Module, ABC):
         self.num_classes = num_classes
         self.register_buffer("class_weights", class_weights, persistent=False)
 
-    @classmethod
-    def prepare(cls, around: Surroundings, **method_args) -> dict:
-        """The constructor's arguments, from those of the recipe. A method that needs files or another run gets them here."""
-        return method_args
-
     @abstractmethod
     def forward(self, batch: Batch, progress: float) -> dict[str, Tensor]:
         """Losses of a batch: `loss` is minimised, the rest is logged. `progress` runs from 0 to 1 over the run."""
+
+    # -- what the loop asks ----------------------------------------------------------------------------------------
 
     def finish_gradients(self, average: Callable[[list[Tensor]], list[Tensor]]) -> dict[str, Tensor]:
         """Called before each optimiser step, when the gradients are means over micro-batches and processes; may change them.
@@ -65,3 +62,35 @@ class Method(nn.Module, ABC):
     def no_weight_decay(self) -> set[str]:
         """timm's optimiser factory asks for this; without the prefix, position embeddings would decay."""
         return {f"model.{name}" for name in getattr(self.model, "no_weight_decay", set)()}
+
+    # -- what it says of itself, from a recipe alone ---------------------------------------------------------------
+
+    @classmethod
+    def prepare(cls, preparation: Preparation, **method_args) -> dict:
+        """The constructor's arguments, from those of the recipe. A method that needs files or another run gets them here."""
+        return method_args
+
+    @classmethod
+    def first_run(cls, recipe: Recipe) -> Recipe | None:
+        """The run that `prepare` trains before the recipe's own, of which it takes a part of a budget; None for none."""
+        return None
+
+    @classmethod
+    def with_first_epochs(cls, recipe: Recipe, epochs: int) -> Recipe:
+        """The recipe with so many epochs for its first run."""
+        return recipe
+
+    @classmethod
+    def companions(cls, recipe: Recipe, model: nn.Module) -> dict[str, nn.Module]:
+        """Networks that learn beside the model, by name, built on the model's device without weights that mean anything."""
+        return {}
+
+    @classmethod
+    def conflicts(cls, recipe: Recipe) -> list[str]:
+        """Settings that are known to harm each other, one line each with the row that shows it."""
+        return []
+
+    @classmethod
+    def missing(cls, recipe: Recipe) -> str:
+        """What has to be there before the recipe can be trained and is not, in one line; empty where nothing is missing."""
+        return ""

@@ -1,4 +1,4 @@
-"""Mixup and CutMix: each image is mixed with its partner, the image at the mirrored place in the batch.
+"""Mixup and CutMix, and the methods that mix: each image is mixed with its partner, the image at the mirrored place in the batch.
 
 Papers: Zhang et al. 2018, "mixup: Beyond Empirical Risk Minimization"; Yun et al. 2019, "CutMix: Regularization
 Strategy to Train Strong Classifiers with Localizable Features". Boxes, partners and targets are timm's. Deviates: any
@@ -6,9 +6,10 @@ batch size, odd ones and one image included, and the given batch is left as it w
 """
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitling.errors import UserError, did_you_mean
+from vitling.methods.method import Method
 
 MODES = ("batch", "pair", "elem")
 
@@ -47,6 +48,11 @@ class Mix:
         self.switch_prob = switch_prob if mixup_alpha and cutmix_alpha else float(cutmix_alpha > 0)
         self.mode = mode
         self.label_smoothing = label_smoothing
+
+    @property
+    def mixes(self) -> bool:
+        """Whether it does more than smooth labels."""
+        return self.mixup_alpha > 0 or self.cutmix_alpha > 0
 
     def __call__(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """Mixed images and their targets (B, num_classes)."""
@@ -96,3 +102,31 @@ class Mix:
 def _beta(alpha: float, n: int) -> Tensor:
     """n draws from Beta(alpha, alpha); ones, which mix nothing, for alpha 0."""
     return torch.distributions.Beta(alpha, alpha).sample((n,)) if alpha > 0 else torch.ones(n)
+
+
+class MixingMethod(Method):
+    """A method whose images and labels are mixed by Mixup and CutMix, and its labels smoothed."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        num_classes: int,
+        class_weights: Tensor | None = None,
+        label_smoothing: float = 0.0,
+        mixup: float = 0.0,
+        cutmix: float = 0.0,
+        mix_prob: float = 1.0,
+        mix_switch_prob: float = 0.5,
+        mix_mode: str = "batch",
+    ):
+        super().__init__(model, num_classes=num_classes, class_weights=class_weights)
+        self.mix = Mix(
+            mixup_alpha=mixup,
+            cutmix_alpha=cutmix,
+            prob=mix_prob,
+            switch_prob=mix_switch_prob,
+            mode=mix_mode,
+            label_smoothing=label_smoothing,
+            num_classes=num_classes,
+        )

@@ -1,4 +1,4 @@
-"""Surroundings: what a method may use to get ready, before it is built around its model."""
+"""Preparation: what a method may use to get ready, before it is built around its model."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,14 +12,12 @@ from vitling.runs.run import Run
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class Preparation:
     """The run that a method will be trained in. What a method writes into `folder` it finds again when the run resumes."""
 
     recipe: Recipe
     data: TrainingData
     folder: Path
     callback: Callback
-    train: Callable[
-        [Recipe, str], Run
-    ]  # another recipe, into a subfolder of this run; resumed or reused if it is there
+    train: Callable[[Recipe, str], Run]  # another recipe, into a subfolder; resumed or reused if it is there
     once: Callable[[Callable[[], Any]], Any]  # call in one process first; the others call it then and find its files

@@ -9,11 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitling.errors import UserError
-from vitling.methods.bootstrap import build_agent, mutual_loss
+from vitling.methods.bootstrap import build_agent, companion_agent, mutual_loss
 from vitling.methods.method import Batch
 from vitling.methods.token_labeling import TokenLabeling
 from vitling.optim import parameter_groups
-from vitling.recipes import Optim, replace
+from vitling.recipes import Optim, Recipe, replace
 
 
 class TokenBootstrap(TokenLabeling):
@@ -48,6 +48,10 @@ class TokenBootstrap(TokenLabeling):
         losses["vit_from_agent"] = self.mutual_weight * mutual_loss(vit, agent, self.temperature)
         losses["agent_from_vit"] = self.mutual_weight * mutual_loss(agent, vit, self.temperature)
         return {"loss": sum(losses.values()), **losses}
+
+    @classmethod
+    def companions(cls, recipe: Recipe, model: nn.Module) -> dict[str, nn.Module]:
+        return {"agent": companion_agent(recipe, model)}
 
     def parameter_groups(self, optim: Optim, lr: float) -> list[dict]:
         return super().parameter_groups(optim, lr) + parameter_groups(self.agent, replace(optim, lr_factors={}), lr)

@@ -100,6 +100,13 @@ def load_weights(
     return report
 
 
+def read_weights(source: str | os.PathLike) -> dict[str, Tensor]:
+    """The tensors of a file or folder by the names they have there, and nothing else of it."""
+    path = _weights_file(Path(source))
+    content, _ = _read(path)
+    return _pick_state(content, str(path), use_ema=False)[0]
+
+
 def save_weights(
     model: nn.Module,
     path: str | os.PathLike,
@@ -143,11 +150,12 @@ def save_for_timm(
     label_names: list[str] | None = None,
     cfg: Mapping | None = None,
     metadata: Mapping[str, str] | None = None,
+    entries: Mapping | None = None,
 ) -> None:
     """Write a folder that `timm.create_model("local-dir:FOLDER", pretrained=True)` and `load_weights` read.
 
     `model_args` are the arguments, besides the number of classes, that the model was created with; `cfg` replaces entries of
-    its `pretrained_cfg`, such as the mean and std of the images.
+    its `pretrained_cfg`, such as the mean and std of the images; `entries` are further ones of config.json, which timm ignores.
     """
     model, folder, model_args = unwrap_model(model), Path(folder), dict(model_args or {})
     full = {**model.pretrained_cfg, "num_classes": model.num_classes, **(cfg or {})}
@@ -165,6 +173,7 @@ def save_for_timm(
         **({"label_names": list(label_names)} if label_names else {}),
         "model_args": {**model_args, "num_classes": model.num_classes},
         "pretrained_cfg": {key: value for key, value in full.items() if value is not None},
+        **(entries or {}),
     }
     save_weights(model, folder / "model.safetensors", metadata=metadata)
     write_text(folder / "config.json", json.dumps(config, indent=2) + "\n")

@@ -2,7 +2,7 @@
 
 import tempfile
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import timm
@@ -13,11 +13,13 @@ from torch import nn
 from vitling.callbacks import Callback
 from vitling.data.pipeline.preprocessing import as_size
 from vitling.data.pipeline.training_data import open_recipe_data
+from vitling.methods import find_method
 from vitling.models import default_size
-from vitling.models.agent import create_agent
 from vitling.models.macs import count_macs
 from vitling.papers.plan import Line, Plan
+from vitling.planning.speed import measure_speeds
 from vitling.recipes import Recipe
+from vitling.runs.device import default_device, synchronize
 from vitling.training.settings import Settings
 
 MEASURED_SECONDS = 1.0  # of a nano recipe's turns, on average
@@ -46,10 +48,10 @@ def count_sizes(plan: Plan, settings: Settings, callback: Callback | None = None
         recipe = line.recipe or _published_network(line, plan.scale)
         if recipe is not None:
             asked = (recipe.model, recipe.model_args, recipe.img_size, classes or line.row.data.classes, channels)
-            is_agent = line.row.network == "agent"
-            key = repr((*asked, recipe.method_args if is_agent else None))
+            key = repr((*asked, None if line.row.network == "model" else recipe.method_args))
             if key not in known:
-                known[key] = _count(_agent_of(recipe, *asked[3:]) if is_agent else build_on_meta(recipe, *asked[3:]))
+                networks = networks_on_meta(recipe, *asked[3:])
+                known[key] = _count(networks[line.row.network])
             sizes[line.label] = known[key]
         if callback:
             callback.on_progress("counting", number + 1, len(plan.lines))
@@ -76,16 +78,10 @@ def build_on_meta(recipe: Recipe, classes: int, channels: int) -> nn.Module:
     return network
 
 
-def _agent_of(recipe: Recipe, classes: int, channels: int) -> nn.Module:
-    """The agent of a bootstrapping recipe, with weights of its own."""
-    name, arguments = recipe.method_args.get("agent", "auto"), recipe.method_args.get("agent_args", {})
-    if name != "auto":
-        return build_on_meta(replace(recipe, model=name, model_args=arguments), classes, channels)
-    vit = build_on_meta(recipe, classes, channels)
-    with torch.device("meta"):
-        agent = create_agent(vit, **arguments)
-    agent.pretrained_cfg = vit.pretrained_cfg
-    return agent
+def networks_on_meta(recipe: Recipe, classes: int, channels: int) -> dict[str, nn.Module]:
+    """Every network that learns: the model, and what the recipe's method trains beside it."""
+    model = build_on_meta(recipe, classes, channels)
+    return {"model": model, **find_method(recipe.method).companions(recipe, model)}
 
 
 def _count(network: nn.Module) -> Size:
@@ -122,41 +118,38 @@ def estimate_seconds(
 
 
 def _measured(recipes: dict[str, Recipe], settings: Settings, callback: Callback) -> dict[str, float]:
-    from vitling.planning.speed import measure_paces
-
     with tempfile.TemporaryDirectory(prefix="vitling-") as folder:
-        paces = measure_paces(
+        speeds = measure_speeds(
             recipes,
             Path(folder) / "measuring",
             settings=settings,
             budget_seconds=MEASURED_SECONDS / 0.1,
             callback=callback,
         )
-    return {name: paces[name].run_seconds(recipe) for name, recipe in recipes.items()}
+    return {name: speeds[name].run_seconds(recipe) for name, recipe in recipes.items()}
 
 
 def training_rate() -> float:
     """Multiply-adds per second of this device in the training of a block of ViT-S."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = default_device()
     images, tokens, width, heads = PARTS
     block = Block(width, heads).to(device)
     x = torch.randn(images, tokens, width, device=device)
     macs = images * tokens * (12 * width**2 + 2 * tokens * width)
     block(x).sum().backward()
+    synchronize(device)
     done, began = 0, time.perf_counter()
     while time.perf_counter() - began < RATE_SECONDS:
         block(x).sum().backward()
         done += 1
-    if device.type == "cuda":
-        torch.cuda.synchronize()
+    synchronize(device)
     return (1 + BACKWARD) * macs * done / (time.perf_counter() - began)
 
 
 def _from_macs(line: Line, sizes: dict[str, Size], rate: float) -> float:
     recipe = line.recipe
-    macs = sizes[line.label].macs
-    if recipe.method == "bootstrap":  # two networks learn
-        macs = sum(_count(build(recipe, line.row.data.classes, 3)).macs for build in (build_on_meta, _agent_of))
+    networks = networks_on_meta(recipe, line.row.data.classes, 3)
+    macs = sizes[line.label].macs if len(networks) == 1 else sum(_count(one).macs for one in networks.values())
     passes = (1 + BACKWARD) * (2 if recipe.optim.sam_rho else 1)
     images = line.row.data.images * (1 - recipe.val_fraction) * recipe.epochs
     return passes * macs * images / rate

@@ -9,6 +9,7 @@ from statistics import mean
 from vitling.callbacks import Callback, StudyCallback
 from vitling.diagnose import diagnosis, page
 from vitling.errors import UserError
+from vitling.evaluation.intervals import confidence_interval
 from vitling.papers.estimate import Size, count_sizes
 from vitling.papers.plan import Line, Plan, make_plan
 from vitling.papers.reproduction import default_folder, reproduce
@@ -16,7 +17,6 @@ from vitling.papers.table import Figure
 from vitling.reports import plots
 from vitling.reports.page import Chart, Code, Page, Section, Text, write_page
 from vitling.runs.run import Run
-from vitling.studies.results import confidence_interval
 from vitling.studies.study import Study
 from vitling.training.settings import Settings
 

@@ -164,7 +164,6 @@ def _missing(line: Line) -> str:
         return f"{data.source or data.name} has no download; give its folder with --data."
     if recipe.init and not recipe.init.startswith(("timm/", "hf-hub:")) and not Path(recipe.init).exists():
         return f"it starts from {recipe.init}, which is not there; {line.row.note_at('paper') or 'train that first'}."
-    labels = recipe.method_args.get("labels", "truth")
-    if labels != "truth" and not Path(labels).exists():
-        return f"it needs label maps in {labels}; make them with `vitling relabel ANNOTATOR FOLDER --fit crop --out {labels}`."
-    return ""
+    from vitling.methods import find_method  # here, because torch takes seconds to import
+
+    return find_method(recipe.method).missing(recipe)

@@ -6,18 +6,19 @@
 import json
 import math
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-
-import torch
 
 from vitling.callbacks import Callback, StudyCallback
 from vitling.errors import UserError
+from vitling.evaluation.intervals import confidence_interval
 from vitling.files import write_text
 from vitling.papers.estimate import Size, count_sizes, estimate_seconds, read_structure
 from vitling.papers.plan import Line, Plan, leave_out_unready, make_plan
 from vitling.reports.page import Chart, Code, Page, Section, Table, Text, write_page
+from vitling.runs.device import default_device
 from vitling.runs.run import Run
-from vitling.studies.results import confidence_interval, plus_minus
+from vitling.studies.results import plus_minus
 from vitling.studies.study import Study, study
 from vitling.training.settings import Settings
 
@@ -322,7 +323,7 @@ def default_folder(plan: Plan, data: str | None) -> Path:
 
 def _check_device(plan: Plan, budget_seconds: float | None, epochs: int | None) -> None:
     """The published settings take days on one GPU; on a CPU they are refused unless the time is bounded."""
-    if plan.scale == "paper" and not torch.cuda.is_available() and not (budget_seconds or epochs):
+    if plan.scale == "paper" and default_device().type == "cpu" and not (budget_seconds or epochs):
         raise UserError(
             f"the published setting of {plan.name} needs a GPU, and this machine has none; add --scale nano for the same "
             "comparison on this CPU, --dry-run to see the plan, or --budget or --epochs to bound the time."
@@ -336,24 +337,25 @@ def _check_device(plan: Plan, budget_seconds: float | None, epochs: int | None) 
 def _scores(study: Study, line: Line) -> dict[int, float]:
     """By seed, the percentage that a line's network got right."""
     runs = {seed: run for (name, _, seed), run in study.runs.items() if name == line.study_name and run.finished}
-    read = _agent_score if line.row.network == "agent" else study.score
+    name = line.row.network
+    read = study.score if name == "model" else partial(_companion_score, name)
     return {seed: score for seed, run in runs.items() if (score := read(run)) is not None}
 
 
-def _agent_score(run: Run) -> float | None:
-    """The agent's validation accuracy in the epoch whose ViT was kept."""
+def _companion_score(name: str, run: Run) -> float | None:
+    """The validation accuracy of a network that learnt beside the model, in the epoch whose model was kept."""
     best = run.info["best"]["epoch"]
     record = next(record for record in run.metrics() if record["epoch"] == best)
-    return 100 * record["val_agent_top1"] if "val_agent_top1" in record else None
+    return 100 * record[key] if (key := f"val_{name}_top1") in record else None
 
 
 def _ours(line: Line, scores: dict[int, float], first: dict[int, float] | None, epochs: int) -> Ours:
     mean, half = confidence_interval(list(scores.values()))
-    is_agent = line.row.network == "agent"
-    # An agent's validation accuracy is not compared with the test accuracy of the first line.
-    paired = [scores[seed] - first[seed] for seed in scores if seed in first] if first and not is_agent else []
+    is_model = line.row.network == "model"
+    # A companion's validation accuracy is not compared with the test accuracy of the first line.
+    paired = [scores[seed] - first[seed] for seed in scores if seed in first] if first and is_model else []
     difference, difference_half = confidence_interval(paired)
-    return Ours("val" if is_agent else "test", list(scores.values()), mean, half, difference, difference_half, epochs)
+    return Ours("test" if is_model else "val", list(scores.values()), mean, half, difference, difference_half, epochs)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import json
 import tempfile
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from os import environ
 from pathlib import Path
 
@@ -18,21 +18,21 @@ from vitling.data.pipeline.training_data import split_training
 from vitling.data.sources.dataset import Dataset, open_dataset
 from vitling.data.sources.images import BadImage
 from vitling.errors import UserError
-from vitling.methods.token_labeling.method import with_annotator_epochs
 from vitling.models import default_size
 from vitling.planning.rules import CHECKED_FILES, Band, Choice, choose, expect, find_conflicts, pretrained_hint
-from vitling.planning.speed import Pace, fit_epochs, measure_paces
+from vitling.planning.speed import measure_speeds
 from vitling.planning.survey import Survey, survey
-from vitling.recipes import DEFAULT, Recipe, load_recipe, override, scale_epochs, to_dict
+from vitling.recipes import DEFAULT, Recipe, load_recipe, override, to_dict
+from vitling.training.budget import Speed, fit_to_budget
 from vitling.training.settings import Settings
 
-MEASURED_TRAIN, MEASURED_VAL = 1024, 128  # images that the pace is measured on, where the data has more
+MEASURED_TRAIN, MEASURED_VAL = 1024, 128  # images that the speed is measured on, where the data has more
 MEASURED_SECONDS = 3.0
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What would be trained on some data, and why. A brief plan has no pace and no expectation."""
+    """What would be trained on some data, and why. A brief plan has no speed and no expectation."""
 
     survey: Survey
     recipe: Recipe
@@ -40,16 +40,19 @@ class Plan:
     warnings: list[str]
     hint: str  # where published weights would serve better
     device: str
-    pace: Pace | None = None
+    dataset: Dataset = field(repr=False, compare=False)  # as opened for the plan, to be handed to `vitling.train`
+    speed: Speed | None = None
     expected: Band | None = None
 
     @property
     def seconds(self) -> float | None:
         """How long the training takes here."""
-        return self.pace and self.pace.run_seconds(self.recipe)
+        return self.speed and self.speed.run_seconds(self.recipe)
 
     def to_json(self) -> str:
-        tree = {**asdict(self), "recipe": to_dict(self.recipe), "seconds": self.seconds}
+        tree = asdict(replace(self, dataset=None))
+        del tree["dataset"]
+        tree |= {"recipe": to_dict(self.recipe), "seconds": self.seconds}
         return json.dumps(tree, indent=1, ensure_ascii=False)
 
 
@@ -84,7 +87,7 @@ def plan(
     recipe = replace(recipe, data=str(data))
     size = as_size(recipe.img_size) or (seen.largest if seen.small else default_size(recipe.model))
     warnings = find_conflicts(recipe, size, classes=len(dataset.class_names), channels=dataset.channels)
-    result = Plan(seen, recipe, choices, warnings, pretrained_hint(seen, recipe), device)
+    result = Plan(seen, recipe, choices, warnings, pretrained_hint(seen, recipe), device, dataset)
     if brief:
         return result
     if seen.unreadable and recipe.on_bad_image == "error":
@@ -94,10 +97,10 @@ def plan(
         )
     fits = len(dataset.splits["train"]) * dataset.channels * size[0] * size[1] <= reading.memory_gb * 2**30
     part = _part(dataset, recipe, in_memory=fits, has_bad=bool(seen.unreadable))
-    pace = _measure(dataset, recipe, part, Settings(threads=threads, reading=reading), callback)
+    speed = _measure(dataset, recipe, part, Settings(threads=threads, reading=reading), callback)
     if budget_seconds:
-        recipe, choices = _fit(recipe, choices, pace, budget_seconds)
-    return replace(result, recipe=recipe, choices=choices, pace=pace, expected=expect(seen))
+        recipe, choices = _fit(recipe, choices, speed, budget_seconds)
+    return replace(result, recipe=recipe, choices=choices, speed=speed, expected=expect(seen))
 
 
 def _open(data: str, channels: int | None, reading: Reading) -> Dataset:
@@ -113,7 +116,7 @@ def _open(data: str, channels: int | None, reading: Reading) -> Dataset:
 
 
 def _part(dataset: Dataset, recipe: Recipe, *, in_memory: bool, has_bad: bool) -> Recipe:
-    """The recipe on as much of the data as its pace is measured on. What does not fit into memory is streamed, then as now."""
+    """The recipe on as much of the data as its speed is measured on. What does not fit into memory is streamed, then as now."""
     images = len(split_training(dataset, recipe)[0])
     measured = max(MEASURED_TRAIN, 2 * recipe.batch_size)
     return replace(
@@ -124,28 +127,27 @@ def _part(dataset: Dataset, recipe: Recipe, *, in_memory: bool, has_bad: bool) -
     )
 
 
-def _measure(dataset: Dataset, recipe: Recipe, part: Recipe, settings: Settings, callback: Callback) -> Pace:
-    """The pace on a part of the data, counted up to all of it."""
+def _measure(dataset: Dataset, recipe: Recipe, part: Recipe, settings: Settings, callback: Callback) -> Speed:
+    """The speed on a part of the data, counted up to all of it."""
     with tempfile.TemporaryDirectory() as folder:
-        pace = measure_paces(
+        speed = measure_speeds(
             {"plan": part},
-            Path(folder) / "pace",
+            Path(folder) / "speed",
             settings=settings,
             budget_seconds=10 * MEASURED_SECONDS,
             callback=callback,
         )["plan"]
     train, val = split_training(dataset, recipe)
     return replace(
-        pace,
-        validation=pace.validation * len(val) / len(split_training(dataset, part)[1]),
+        speed,
+        validation=speed.validation * len(val) / len(split_training(dataset, part)[1]),
         steps_per_epoch=max(1, len(train) // recipe.batch_size),
     )
 
 
-def _fit(recipe: Recipe, choices: list[Choice], pace: Pace, seconds: float) -> tuple[Recipe, list[Choice]]:
+def _fit(recipe: Recipe, choices: list[Choice], speed: Speed, seconds: float) -> tuple[Recipe, list[Choice]]:
     """As many epochs as the budget allows, and the choice that says so."""
-    epochs, first = fit_epochs(pace, seconds)
-    reason = f"what a budget of {seconds:.0f} s allows, at {pace.epoch_seconds():.1f} s per epoch"
-    fitted = Choice("epochs", str(epochs), reason, "measured here", changes={"epochs": epochs})
-    recipe = with_annotator_epochs(scale_epochs(recipe, epochs), first)
+    recipe = fit_to_budget(recipe, speed, seconds)
+    reason = f"what a budget of {seconds:.0f} s allows, at {speed.epoch_seconds():.1f} s per epoch"
+    fitted = Choice("epochs", str(recipe.epochs), reason, "measured here", changes={"epochs": recipe.epochs})
     return recipe, [fitted if choice.what == "epochs" else choice for choice in choices]

@@ -18,6 +18,7 @@ from vitling.data.pipeline.preprocessing import SMALL_SIDE, as_size
 from vitling.data.pipeline.training_data import split_training
 from vitling.data.sources.dataset import Dataset
 from vitling.errors import UserError
+from vitling.methods import find_method
 from vitling.models import build_model, default_size
 from vitling.planning.survey import Survey
 from vitling.recipes import DEFAULT, Recipe, load_recipe, override, scale_epochs, to_dict
@@ -278,13 +279,7 @@ def _bad_files(survey: Survey) -> list[Choice]:
 
 def find_conflicts(recipe: Recipe, size: tuple[int, int], *, classes: int, channels: int) -> list[str]:
     """Settings that are known to harm each other, one line each with the row that shows it."""
-    lines = []
-    mixing = [name for name in ("mixup", "cutmix") if recipe.method_args.get(name)]
-    if recipe.method == "token_labeling" and mixing:
-        lines.append(
-            f"{' and '.join(mixing)} with token labels: mixed images have no clean label per token; leave it out, MixToken does "
-            "the mixing (LV-ViT paper, table 7: 83.3 without mixup, 83.1 with it)"
-        )
+    lines = find_method(recipe.method).conflicts(recipe)
     model = _build(recipe, size, classes, channels)
     stem = getattr(model, "patch_embed", getattr(model, "tokens_to_token", None))
     if stem is None or not hasattr(model, "blocks"):

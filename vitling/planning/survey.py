@@ -72,7 +72,7 @@ def survey(dataset: Dataset, *, brief: bool = False, callback: Callback | None =
         images={split: len(images) for split, images in dataset.splits.items()},
         class_counts=dict(zip(dataset.class_names, counts.tolist(), strict=True)),
         channels=dataset.channels,
-        bits=dataset.white.bit_length(),
+        bits=dataset.max_value.bit_length(),
         smallest=sizes[0],
         median=sizes[len(sizes) // 2],
         largest=sizes[-1],
@@ -133,7 +133,7 @@ def _thumbnails(images: Images, dataset: Dataset, task: str, callback: Callback)
         stop = min(start + CHUNK, len(images))
         for i in range(start, stop):
             try:
-                rows[i] = load_image(images, i, (SIDE, SIDE), "resize", dataset.channels, dataset.white)
+                rows[i] = load_image(images, i, (SIDE, SIDE), "resize", dataset.channels, dataset.max_value)
             except BadImage:
                 good[i] = False
         return stop

@@ -2,27 +2,41 @@
 
 from pathlib import Path
 
-from vitling.errors import UserError
+from vitling.errors import UserError, first_line
 
 PREFIX = "hf-hub:"
-
-
-FILES = ("config.json", "model.safetensors")
+WEIGHTS = ("model.safetensors", "pytorch_model.bin")  # the first that there is
 
 
 def fetch_folder(source: str) -> Path:
-    """The local copy of `hf-hub:owner/name`; only the two files that a model is made of are fetched, and none is run."""
-    from huggingface_hub import snapshot_download
-
-    name = source.removeprefix(PREFIX)
-    _check_name(name, "the hub name")
+    """The local copy of `hf-hub:owner/name`, or of `hf-hub:owner/name@revision`: weights, and config.json where there is one."""
+    name, _, revision = source.removeprefix(PREFIX).partition("@")
+    check_name(name, "the hub name")
     try:
-        return Path(snapshot_download(name, allow_patterns=list(FILES)))
-    except Exception as error:
-        raise UserError(f"{source} could not be had from the hub: {_reason(error)}") from None
+        _fetch(name, revision, "config.json")
+        weights = next((path for file in WEIGHTS if (path := _fetch(name, revision, file))), None)
+    except Exception as error:  # the hub client raises many kinds: no network, no such name, no access
+        raise UserError(f"{source} could not be downloaded: {first_line(error)}") from None
+    if weights is None:
+        raise UserError(f"{source} holds no weights; {' or '.join(WEIGHTS)} would be read.")
+    return weights.parent
 
 
-def _check_name(name: str, what: str) -> None:
+def _fetch(name: str, revision: str, file: str) -> Path | None:
+    """None where the repository has no such file."""
+    from huggingface_hub import hf_hub_download
+    from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
+
+    try:
+        return Path(hf_hub_download(name, file, revision=revision or None))
+    except LocalEntryNotFoundError:  # one of the other kind, though it means that the hub could not be asked
+        raise
+    except EntryNotFoundError:
+        return None
+
+
+def check_name(name: str, what: str) -> None:
+    """Refuse what is no OWNER/NAME; `what` is the setting that names it."""
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id
 
@@ -36,8 +50,3 @@ def _check_name(name: str, what: str) -> None:
             f"{what} {name!r} is no name of the hub; write OWNER/NAME in letters, digits, '-', '_' and '.', "
             "such as alice/flowers-dhvt."
         )
-
-
-def _reason(error: Exception) -> str:
-    text = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    return text.rstrip(".") + "."

@@ -1,4 +1,4 @@
-"""What an exported model says of itself, so that it can predict without the run it came from."""
+"""What a saved model says of itself, so that it can predict without the run it came from."""
 
 import json
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ INPUTS = ("pixels", "normalized")
 
 
 @dataclass(frozen=True)
-class Passport:
+class ModelMetadata:
     """Class names, preprocessing and temperature; in `config.json` of a folder, in the metadata of an ONNX file."""
 
     architecture: str
@@ -26,7 +26,7 @@ class Passport:
     vitling: str = vitling.__version__
 
     @classmethod
-    def of_run(cls, run: Run, temperature: float | None, *, input: str = "pixels") -> "Passport":
+    def of_run(cls, run: Run, temperature: float | None = None, *, input: str = "pixels") -> "ModelMetadata":
         data = run.info.get("data", {}).get("name", "")
         return cls(run.recipe.model, run.class_names, run.preprocessing(), temperature, data, input)
 
@@ -34,7 +34,7 @@ class Passport:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, entries: Mapping, source: str) -> "Passport":
+    def from_dict(cls, entries: Mapping, source: str) -> "ModelMetadata":
         """Read it back; a file may come from anywhere, so what is missing or makes no sense is named."""
         needed = [field.name for field in fields(cls)]
         if missing := [name for name in needed if name not in entries]:
@@ -43,14 +43,14 @@ class Passport:
                 "make one that does with `vitling export RUN`."
             )
         try:
-            seen = {name: tuple(v) if isinstance(v, list) else v for name, v in entries["preprocessing"].items()}
-            passport = cls(**{**{name: entries[name] for name in needed}, "preprocessing": Preprocessing(**seen)})
-            sensible = passport._is_sensible()
+            preprocessing = Preprocessing.from_dict(entries["preprocessing"])
+            metadata = cls(**{**{name: entries[name] for name in needed}, "preprocessing": preprocessing})
+            sensible = metadata._is_sensible()
         except (TypeError, AttributeError, ValueError):
             sensible = False
         if not sensible:
             raise UserError(f"what {source} says of its own input and classes makes no sense; export it again.")
-        return passport
+        return metadata
 
     def _is_sensible(self) -> bool:
         seen, names = self.preprocessing, self.class_names
@@ -61,13 +61,13 @@ class Passport:
             and self.input in INPUTS
             and seen.fit in FITS
             and len(seen.size) == 2
-            and min(*seen.size, seen.channels, seen.white) > 0
+            and min(*seen.size, seen.channels, seen.max_value) > 0
             and len(seen.mean) == len(seen.std) == seen.channels
             and min(seen.std) > 0
             and (self.temperature is None or 0 < self.temperature < float("inf"))
         )
 
-    def to_metadata(self) -> dict[str, str]:
+    def to_strings(self) -> dict[str, str]:
         """Text for text, as ONNX wants it: names as they are, everything else as JSON."""
         return {
             name: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -75,11 +75,11 @@ class Passport:
         }
 
     @classmethod
-    def from_metadata(cls, metadata: Mapping[str, str], source: str) -> "Passport":
-        entries = dict(metadata)
+    def from_strings(cls, strings: Mapping[str, str], source: str) -> "ModelMetadata":
+        entries = dict(strings)
         for name in ("class_names", "preprocessing", "temperature"):
             try:
-                entries[name] = json.loads(metadata[name])
+                entries[name] = json.loads(strings[name])
             except KeyError:
                 continue  # `from_dict` says what is missing
             except json.JSONDecodeError:

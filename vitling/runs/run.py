@@ -23,19 +23,28 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from vitling.errors import UserError, did_you_mean
 from vitling.files import append_text, write_bytes, write_text
 from vitling.recipes import Recipe, load_recipe, save_recipe, to_dict
 
 KEPT_CHECKPOINTS = 2
+WEIGHTS = ("best", "last")
 
 
 class Run:
     """One run directory."""
 
+    # The evaluation's Predictions of the best weights on the validation split, right after training in the same process: the
+    # page and the calibration then open nothing again. Never written to disk, nor pickled.
+    validation: Any = None
+
     def __init__(self, path: str | Path):
         self.path = Path(path)
+
+    def __getstate__(self) -> dict:
+        return {"path": self.path}
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -51,7 +60,7 @@ class Run:
             return {}
         except json.JSONDecodeError:
             raise UserError(
-                f"{self.path / 'run.json'} is torn: restore it from a copy, or train into another folder."
+                f"{self.path / 'run.json'} is corrupted: restore it from a copy, or train into another folder."
             ) from None
 
     @property
@@ -65,8 +74,7 @@ class Run:
     def preprocessing(self):
         from vitling.data.pipeline.preprocessing import Preprocessing
 
-        values = self.info["preprocessing"]
-        return Preprocessing(**{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()})
+        return Preprocessing.from_dict(self.info["preprocessing"])
 
     def metrics(self) -> list[dict]:
         """The records of metrics.jsonl; a last line that a crash cut short is left out."""
@@ -81,31 +89,21 @@ class Run:
         return list(_read_lines(self.path / "gradients.jsonl"))
 
     def load_model(self, which: str = "best"):
-        """The trained model, in eval mode, on the CPU."""
-        import timm
-        from safetensors import SafetensorError
+        """The trained model, in eval mode, on the CPU. `vitling.open_model` puts it on the device, with its preprocessing."""
+        from vitling.runs.timm_folder import load_network
 
-        import vitling.models  # noqa: F401  (registers our families)
-
-        if which not in ("best", "last"):
-            raise UserError(f"there are no '{which}' weights in a run; choose best or last.")
+        check_weights(which)
         folder = self.path / which
         if not (folder / "model.safetensors").exists():
             raise UserError(f"{self.path} has no {which} weights yet; train it further with the command that began it.")
-        try:
-            return timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
-        except (SafetensorError, RuntimeError, json.JSONDecodeError) as error:
-            reason = str(error).strip().split("\n")[0]
-            raise UserError(
-                f"the weights in {folder} cannot be loaded: {reason}. Restore them, or train again."
-            ) from None
+        return load_network(folder, str(folder))
 
     # -- claiming --------------------------------------------------------------------------------------------------
 
     def claim(self, asked: dict) -> bool:
         """Check that this directory may hold the run that `asked` describes: True where it already does, so that it resumes."""
         if self.path.exists() and not self.path.is_dir():
-            raise UserError(f"{self.path} is a file; choose another folder with --out.")
+            raise UserError(f"{self.path} is a file; choose another folder.")
         known = self.info.get("asked")
         if known is None:
             left = (
@@ -113,13 +111,13 @@ class Run:
             )
             if left:
                 raise UserError(
-                    f"{self.path} already holds other files ({', '.join(left[:3])} ...); choose an empty folder with --out."
+                    f"{self.path} already holds other files ({', '.join(left[:3])} ...); choose an empty folder."
                 )
             return False
         if known != asked:
             raise UserError(
                 f"{self.path} holds another run ({difference(known, asked)}); "
-                "choose another folder with --out, or repeat that run's own command to resume it."
+                "choose another folder, or repeat that run's own command to resume it."
             )
         return True
 
@@ -130,14 +128,14 @@ class Run:
 
         ours = not self.path.exists()
         if not ours and not self.path.is_dir():
-            raise UserError(f"{self.path} is a file; choose another folder with --out.")
+            raise UserError(f"{self.path} is a file; choose another folder.")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             lock = FileLock(self.path / ".lock", timeout=0)
             lock.acquire()
         except Timeout:
             raise UserError(
-                f"another process is training into {self.path}; wait for it, or choose another --out."
+                f"another process is training into {self.path}; wait for it, or choose another folder."
             ) from None
         except OSError as error:
             raise UserError(f"cannot write to {self.path}: {error.strerror or error}.") from None
@@ -177,8 +175,11 @@ class Run:
     def save_model(self, which: str, model, class_names: list[str], model_args: dict) -> None:
         """Weights as safetensors and a config.json in timm's format, under best/ or last/."""
         from vitling.models.weights import save_for_timm
+        from vitling.runs.metadata import ModelMetadata
 
-        save_for_timm(model, self.path / which, model_args=model_args, label_names=class_names)
+        # With what the run knows, so that the folder can predict even where it is copied without the run.
+        known = {"vitling": ModelMetadata.of_run(self).to_dict()} if "preprocessing" in self.info else {}
+        save_for_timm(model, self.path / which, model_args=model_args, label_names=class_names, entries=known)
 
     # -- checkpoints -----------------------------------------------------------------------------------------------
 
@@ -210,13 +211,15 @@ class Run:
         """The newest state that is whole, and a line for each one that is not."""
         import torch
 
-        torn = []
+        corrupted = []
         for entry in reversed(self._manifest()):
             path = self.path / "checkpoint" / entry["file"]
             if path.exists() and _sha256(path) == entry["sha256"]:
-                return torch.load(path, map_location="cpu", weights_only=True), torn
-            torn.append(f"checkpoint {path} is torn or missing; going back to the one before it, or to the start")
-        return None, torn
+                return torch.load(path, map_location="cpu", weights_only=True), corrupted
+            corrupted.append(
+                f"checkpoint {path} is corrupted or missing; going back to the one before it, or to the start"
+            )
+        return None, corrupted
 
     def _manifest(self) -> list[dict]:
         try:
@@ -229,10 +232,15 @@ def load_run(path: str | Path) -> Run:
     """A run that exists; anything else is refused with a reason."""
     path = Path(path)
     if not path.exists():
-        raise UserError(f"no run at {path}; `vitling train DATA --out {path}` would make one.")
+        raise UserError(f"no run at {path}; train one into that folder first.")
     if not (path / "run.json").exists():
-        raise UserError(f"{path} is not a run directory (it has no run.json); give the folder that --out named.")
+        raise UserError(f"{path} is not a run directory (it has no run.json); give the folder that was trained into.")
     return Run(path)
+
+
+def check_weights(which: str) -> None:
+    if which not in WEIGHTS:
+        raise UserError(f"unknown weights '{which}'. {did_you_mean(which, WEIGHTS)}")
 
 
 def free_directory(base: Path, asked: dict) -> Path:
@@ -256,6 +264,7 @@ def environment() -> dict:
     import torch
 
     import vitling
+    from vitling.runs.device import default_device, device_name
 
     return {
         "vitling": vitling.__version__,
@@ -263,9 +272,7 @@ def environment() -> dict:
         "torch": torch.__version__,
         "timm": timm.__version__,
         "platform": platform.platform(),
-        "processor": torch.cuda.get_device_name(0)
-        if torch.cuda.is_available()
-        else platform.processor() or platform.machine(),
+        "processor": device_name(default_device()),
         "threads": torch.get_num_threads(),
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
     }
@@ -274,7 +281,7 @@ def environment() -> dict:
 def difference(known: dict, asked: dict) -> str:
     """The first setting in which two runs differ, as text."""
     if known["budget"] != asked["budget"]:
-        return f"its --budget is {known['budget'] or 'none'}, not {asked['budget'] or 'none'}"
+        return f"its budget is {known['budget'] or 'none'}, not {asked['budget'] or 'none'}"
     old, new = (_flat(item["recipe"]) for item in (known, asked))
     key = next(key for key in {**old, **new} if old.get(key) != new.get(key))
     return f"its {key} is {old.get(key)!r}, not {new.get(key)!r}"
@@ -311,11 +318,3 @@ def _sha256(path: Path) -> str:
         while block := stream.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
-
-
-WEIGHTS = ("best", "last")
-
-
-def check_weights(which: str) -> None:
-    if which not in WEIGHTS:
-        raise UserError(f"unknown weights '{which}'. {did_you_mean(which, WEIGHTS)}")

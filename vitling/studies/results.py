@@ -13,16 +13,16 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 
 from vitling.errors import UserError
+from vitling.evaluation.intervals import confidence_interval
 from vitling.files import write_text
-from vitling.methods.token_labeling.method import with_annotator_epochs
 from vitling.models.macs import count_macs
-from vitling.planning.speed import Pace, fit_epochs, read_pace
-from vitling.recipes import Recipe, from_dict, scale_epochs, to_dict
+from vitling.recipes import Recipe, from_dict, to_dict
 from vitling.reports.page import write_page
 from vitling.runs.run import Run, asked_for, difference, environment
+from vitling.training.budget import Speed, fit_to_budget
 from vitling.training.settings import Settings
 
 Key = tuple[str, float, int]  # name, fraction, seed
@@ -59,7 +59,7 @@ class Study:
         self.fractions: list[float] = []
         self.split, self.budget_seconds = "test", None
         self.recipes: dict[str, Recipe] = {}  # also those of earlier plans
-        self.paces: dict[str, Pace] = {}
+        self.speeds: dict[str, Speed] = {}
         self.failures: dict[Key, str] = {}
         self.environment: dict[str, object] = {}
         self._macs: dict[str, int] = {}
@@ -94,15 +94,14 @@ class Study:
         recipe = self.recipes[name]
         recipe = replace(recipe, seed=seed, fraction=recipe.fraction * fraction)
         if self.budget_seconds:
-            epochs, annotator_epochs = fit_epochs(self.paces[name], self.budget_seconds, fraction)
-            recipe = with_annotator_epochs(scale_epochs(recipe, epochs), annotator_epochs)
+            recipe = fit_to_budget(recipe, self.speeds[name], self.budget_seconds, fraction)
         return recipe
 
     def run_settings(self, name: str, settings: Settings) -> Settings:
         """As many threads as the speed was measured with."""
         if not self.budget_seconds:
             return settings
-        return replace(settings, threads=settings.threads or self.paces[name].threads)
+        return replace(settings, threads=settings.threads or self.speeds[name].threads)
 
     def check_runs(self) -> None:
         """Refuse, before anything is trained, a folder whose runs are others than planned."""
@@ -124,7 +123,7 @@ class Study:
             "split": self.split,
             "budget_seconds": self.budget_seconds,
             "recipes": {name: to_dict(recipe) for name, recipe in self.recipes.items()},
-            "paces": {name: asdict(pace) for name, pace in self.paces.items()},
+            "speeds": {name: asdict(speed) for name, speed in self.speeds.items()},
             "macs": self._macs,
             "environment": self.environment,
             "scores": scores,
@@ -138,7 +137,9 @@ class Study:
         self.split, self.budget_seconds, self._macs = tree["split"], tree["budget_seconds"], tree["macs"]
         self.environment = tree["environment"]
         self.recipes = {name: from_dict(recipe) for name, recipe in tree["recipes"].items()}
-        self.paces = {name: read_pace(pace) for name, pace in tree["paces"].items()}
+        self.speeds = {
+            name: Speed.from_dict(speed) for name, speed in (tree.get("speeds") or tree.get("paces", {})).items()
+        }
         self.failures = {(name, fraction, seed): reason for name, fraction, seed, reason in tree["failures"]}
 
     # -- results ---------------------------------------------------------------------------------------------------
@@ -267,15 +268,6 @@ class Study:
         from vitling.studies.page import study_page  # here, because matplotlib takes long to import
 
         return write_page(study_page(self), self.folder / "study.html")
-
-
-def confidence_interval(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and half of the 95 % confidence interval, Student's t; nan where there are too few values."""
-    from scipy.special import stdtrit  # takes long to import
-
-    if len(values) < 2:
-        return (values[0] if values else math.nan), math.nan
-    return mean(values), float(stdtrit(len(values) - 1, 0.975)) * stdev(values) / math.sqrt(len(values))
 
 
 def plus_minus(centre: float, half: float, sign: str = "") -> str:

@@ -13,14 +13,15 @@ from vitling.callbacks import Callback, StudyCallback
 from vitling.data.pipeline.training_data import open_recipe_data
 from vitling.errors import UserError, did_you_mean
 from vitling.evaluation.evaluation import evaluate
-from vitling.planning.speed import fit_epochs, measure_paces
+from vitling.planning.speed import measure_speeds
 from vitling.recipes import Recipe
 from vitling.runs.run import Run
 from vitling.studies.engines.local import Workers
 from vitling.studies.results import Key, Row, Study, evaluation_file, run_label, slug
+from vitling.training.budget import fit_to_budget
 from vitling.training.loop import train
 from vitling.training.settings import Settings, check_precision
-from vitling.training.signals import Interrupted, interruption
+from vitling.training.signals import Interrupted, stop_on_signals
 
 SPLITS = ("test", "val")
 
@@ -80,8 +81,8 @@ def _complete(study: Study, jobs: int, settings: Settings, callback: StudyCallba
         """Complete one run: the reason where it failed."""
         run, where = study.runs[key], study.run_settings(key[0], settings)
         try:
-            recipe, hears = study.run_recipe(*key), callback.on_run_start(run_label(*key))
-            complete(recipe, run.path, split=study.split, settings=where, callback=hears)
+            recipe, told = study.run_recipe(*key), callback.on_run_start(run_label(*key))
+            complete(recipe, run.path, split=study.split, settings=where, callback=told)
             return ""
         except UserError as error:
             return str(error)
@@ -96,12 +97,12 @@ def _complete(study: Study, jobs: int, settings: Settings, callback: StudyCallba
         for key in todo:
             done(key, work(key))
         return
-    with interruption() as wish, ThreadPoolExecutor(jobs) as pool:
+    with stop_on_signals() as stop, ThreadPoolExecutor(jobs) as pool:
         waiting = {pool.submit(work, key): key for key in todo}
         try:
             while waiting:
                 ended, _ = wait(waiting, timeout=0.2, return_when=FIRST_COMPLETED)
-                if wish.asked and not workers.stopping:
+                if stop.requested and not workers.stopping:
                     workers.stop()
                 for future in ended:
                     key = waiting.pop(future)
@@ -115,33 +116,33 @@ def _complete(study: Study, jobs: int, settings: Settings, callback: StudyCallba
 
 
 def _measure(study: Study, settings: Settings, callback: StudyCallback) -> None:
-    """Measure the recipes that have no pace yet.
+    """Measure the recipes that have no speed yet.
 
     A recipe that joins later is measured in turns with the first one known, and counts as if it had been there then.
     """
-    missing = {name: study.recipes[name] for name in study.names if name not in study.paces}
+    missing = {name: study.recipes[name] for name in study.names if name not in study.speeds}
     if not missing:
         return
-    yardstick = next(iter(study.paces), None)
+    yardstick = next(iter(study.speeds), None)
     measured = {**({yardstick: study.recipes[yardstick]} if yardstick else {}), **missing}
-    paces = measure_paces(
+    speeds = measure_speeds(
         measured,
         study.folder / "measuring",
         settings=settings,
         budget_seconds=study.budget_seconds,
         callback=callback,
     )
-    slower = study.paces[yardstick].step / paces.pop(yardstick).step if yardstick else 1.0
-    study.paces |= {name: pace.scaled(slower) for name, pace in paces.items()}
+    slower = study.speeds[yardstick].step / speeds.pop(yardstick).step if yardstick else 1.0
+    study.speeds |= {name: speed.scaled(slower) for name, speed in speeds.items()}
     for name in missing:
         for fraction in study.fractions:
             try:
-                epochs, _ = fit_epochs(study.paces[name], study.budget_seconds, fraction)
+                fitted = fit_to_budget(study.recipes[name], study.speeds[name], study.budget_seconds, fraction)
             except UserError as error:
                 raise UserError(f"{name}: {error}") from None
             part = "" if fraction == 1 else f", {fraction:g} of the data"
-            pace = f"{1000 * study.paces[name].step:.0f} ms a step"
-            callback.log(f"{name}{part}: {pace}, so epochs={epochs} in {study.budget_seconds:g} s")
+            speed = f"{1000 * study.speeds[name].step:.0f} ms a step"
+            callback.log(f"{name}{part}: {speed}, so epochs={fitted.epochs} in {study.budget_seconds:g} s")
 
 
 def _check_plan(recipes: dict[str, Recipe], seeds, fractions, split: str, jobs: int, settings: Settings) -> None:

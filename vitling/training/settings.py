@@ -3,10 +3,9 @@
 import time
 from dataclasses import dataclass, field
 
-import torch
-
 from vitling.data.pipeline.reading import Reading
 from vitling.errors import UserError
+from vitling.runs.device import default_device
 
 
 @dataclass(frozen=True)
@@ -25,5 +24,5 @@ class Settings:
 def check_precision(precision: str) -> None:
     if precision not in ("no", "bf16", "fp16"):
         raise UserError(f"--precision {precision} is not one of no, bf16, fp16.")
-    if precision == "fp16" and not torch.cuda.is_available():
+    if precision == "fp16" and default_device().type == "cpu":
         raise UserError("--precision fp16 needs a GPU; on a CPU use bf16 or no.")

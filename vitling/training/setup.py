@@ -1,16 +1,113 @@
-"""From a recipe and its data to what the loop needs: the model with its starting weights, the augmentation, class weights."""
+"""Setup: everything that a run is trained with, built from its recipe and its data. Nothing is trained or written here."""
 
+from dataclasses import dataclass
 from fnmatch import fnmatch
+from importlib.util import find_spec
 from pathlib import Path
 
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 from torch import Tensor, nn
 
+from vitling.callbacks import Callback
 from vitling.data.augment.augment import Augment
+from vitling.data.pipeline.loader import TrainLoader
 from vitling.data.pipeline.training_data import TrainingData
 from vitling.errors import UserError
+from vitling.methods import Method, create_method
 from vitling.models import build_model
-from vitling.optim import check_patterns
+from vitling.models.weights import load_weights
+from vitling.optim import SAM, check_patterns, create_optimizer, peak_lr
 from vitling.recipes import Recipe, to_dict
+from vitling.runs.opening import find_weights
+from vitling.training.random_state import seed_everything
+from vitling.training.settings import Settings, check_precision
+
+
+@dataclass
+class Setup:
+    """The parts of a run, in the order in which they are built."""
+
+    recipe: Recipe
+    data: TrainingData
+    accelerator: Accelerator
+    method: Method
+    prepared: nn.Module  # the method as accelerate wraps it: what a step calls
+    optimizer: torch.optim.Optimizer
+    loader: TrainLoader
+    sam: SAM | None
+
+    @property
+    def model(self) -> nn.Module:
+        return self.method.model
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self.loader.steps_per_epoch
+
+    @property
+    def total_steps(self) -> int:
+        return self.recipe.epochs * self.steps_per_epoch
+
+    def change_recipe(self, recipe: Recipe) -> None:
+        """Take another number of epochs, or parts of the schedule; what is built stays."""
+        self.recipe = self.loader.recipe = recipe
+
+
+def build_setup(
+    recipe: Recipe,
+    data: TrainingData,
+    accelerator: Accelerator,
+    *,
+    method_args: dict,
+    load_init: bool,
+    callback: Callback,
+) -> Setup:
+    """Model, method, optimiser and batches. `method_args` are the recipe's after the method has prepared itself."""
+    seed_everything(recipe.seed, "init")
+    model, loaded = create_model(recipe, data, load_init)
+    if loaded:
+        callback.log(loaded)
+    classes = len(data.class_names)
+    method = create_method(
+        recipe.method,
+        model,
+        num_classes=classes,
+        class_weights=class_weights(data.train.labels, classes) if recipe.balance == "loss" else None,
+        **method_args,
+    )
+    if accelerator.num_processes > 1 and accelerator.device.type != "cpu":
+        method = nn.SyncBatchNorm.convert_sync_batchnorm(method)
+    lr = peak_lr(recipe)
+    optimizer = create_optimizer(method.parameter_groups(recipe.optim, lr), recipe.optim, lr)
+    prepared, optimizer = accelerator.prepare(method, optimizer)
+    loader = TrainLoader(
+        data.train,
+        create_augment(recipe, data),
+        recipe=recipe,
+        device=accelerator.device,
+        rank=accelerator.process_index,
+        world=accelerator.num_processes,
+        with_geometry=method.wants_geometry,
+    )
+    sam = SAM(prepared.parameters(), recipe.optim.sam_rho) if recipe.optim.sam_rho else None
+    return Setup(recipe, data, accelerator, accelerator.unwrap_model(prepared), prepared, optimizer, loader, sam)
+
+
+def create_accelerator(settings: Settings, run_dir: str | Path) -> Accelerator:
+    """Devices, precision, processes and trackers, as the settings ask."""
+    check_precision(settings.precision)
+    for tracker in settings.trackers:
+        if find_spec(tracker) is None:
+            raise UserError(f'tracker {tracker} needs the package {tracker}: pip install "vitling[trackers]".')
+    AcceleratorState._reset_state()  # private: accelerate refuses a second precision in one process, a study needs it
+    return Accelerator(
+        cpu=not torch.accelerator.is_available(),  # without this, several processes on CPUs do not find each other
+        mixed_precision=settings.precision,
+        log_with=list(settings.trackers) or None,
+        project_dir=str(run_dir),
+    )
 
 
 def create_model(recipe: Recipe, data: TrainingData, with_init: bool = True) -> tuple[nn.Module, str]:
@@ -70,21 +167,8 @@ def freeze(model: nn.Module, patterns: tuple[str, ...]) -> None:
 
 
 def load_init(model: nn.Module, source: str) -> str:
-    """Start from the weights of a run, a file or a hub name; what was done, in one line."""
-    from vitling.models.weights import load_weights
-
-    if Path(source).exists():
-        return f"init={source}: {load_weights(model, source)}"
-    if "/" in source or source.startswith("hf-hub:"):
-        from timm.models import load_state_dict_from_hf
-
-        try:
-            state = load_state_dict_from_hf(source.removeprefix("hf-hub:"))
-        except Exception as error:  # the hub client raises many kinds: no network, no such name, no access
-            raise UserError(
-                f"init={source} is no file here and could not be had from the hub: {str(error).splitlines()[0]}"
-            ) from None
-        return f"init={source}: {load_weights(model, state)}"
-    raise UserError(
-        f"init={source} is neither a run, nor a weights file, nor a hub name such as timm/vit_tiny_patch16_224.augreg_in21k."
-    )
+    """Start from the weights of whatever `open_model` would open; what was done, in one line."""
+    try:
+        return f"init={source}: {load_weights(model, find_weights(source))}"
+    except UserError as error:
+        raise UserError(f"init={source}: {error}") from None

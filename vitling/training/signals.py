@@ -1,31 +1,38 @@
 """SIGTERM and Ctrl-C: stop after the current step, with everything saved."""
 
 import signal
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 
 class Interrupted(Exception):
     """SIGTERM or Ctrl-C arrived; the run is saved and can be resumed."""
 
 
+@dataclass
+class StopRequest:
+    """Whether the loop should stop after the current step."""
+
+    requested: bool = False
+
+
 @contextmanager
-def interruption():
-    """Turn SIGTERM and Ctrl-C into a wish that the loop grants after the current step; a second Ctrl-C ends at once."""
+def stop_on_signals() -> Iterator[StopRequest]:
+    """Turn SIGTERM and Ctrl-C into a request; a second Ctrl-C ends at once."""
+    stop = StopRequest()
 
-    class Wish:
-        asked = False
-
-    def ask(signum, frame):
-        if Wish.asked and signum == signal.SIGINT:
+    def request(signum, frame):
+        if stop.requested and signum == signal.SIGINT:
             raise KeyboardInterrupt
-        Wish.asked = True
+        stop.requested = True
 
     try:
-        before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
+        before = {number: signal.signal(number, request) for number in (signal.SIGTERM, signal.SIGINT)}
     except ValueError:  # not the main thread, where no signals arrive
         before = {}
     try:
-        yield Wish
+        yield stop
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -62,10 +62,10 @@ def train(
     from vitling.runs.run import asked_for, free_directory
 
     reading = reading_options(data_root, memory_gb, workers)
-    messages = []
+    messages, dataset = [], None
     if settings or not recipe:  # a recipe as it stands needs no look at the data
         planned = vitling.plan(data, settings or [], recipe=chosen, brief=True, reading=reading)
-        chosen, messages = planned.recipe, terminal.plan_lines(planned, data)
+        chosen, messages, dataset = planned.recipe, terminal.plan_lines(planned, data), planned.dataset
     chosen = vitling.override(chosen, {"data": absolute(data), "init": absolute(chosen.init) if chosen.init else ""})
     if out is None:
         base = Path("runs") / re.sub(r"[^\w.-]+", "-", f"{Path(data).stem}-{Path(recipe or chosen.model).stem}")
@@ -83,8 +83,8 @@ def train(
     with terminal.show_training(quiet or os.environ.get("RANK", "0") != "0") as callback:
         for line in messages:
             callback.log(line)
-        run = vitling.train(chosen, out, settings=where, callback=callback)
+        run = vitling.train(chosen, out, settings=where, dataset=dataset, callback=callback)
         callback.on_end(run)
         if run.finished and os.environ.get("RANK", "0") == "0":
-            page = write_run_page(run, reading=where.reading, callback=callback)
+            page = write_run_page(run, predictions=run.validation, reading=where.reading, callback=callback)
             callback.log(f"page: {page}")

@@ -20,10 +20,10 @@ def show_plan(plan, data: str, settings: list[str], saved: Path | None) -> None:
     console.print()
     for choice in plan.choices:
         entry(choice.what, choice.value, choice.reason, choice.evidence)
-    pace, band = plan.pace, plan.expected
-    steps = f"{pace.steps_per_epoch} steps of {1000 * pace.step:.0f} ms in an epoch, {plan.recipe.epochs} epochs"
-    where = f"measured on this machine ({plan.device}, threads: {pace.threads}); other programs slow it down"
-    if pace.preparing:
+    speed, band = plan.speed, plan.expected
+    steps = f"{speed.steps_per_epoch} steps of {1000 * speed.step:.0f} ms in an epoch, {plan.recipe.epochs} epochs"
+    where = f"measured on this machine ({plan.device}, threads: {speed.threads}); other programs slow it down"
+    if speed.first:
         where += "; with what the method trains first"
     entry("time", f"about {duration(plan.seconds)}", f"{steps}; {where}")
     entry("expect", f"{100 * band.low:.0f} to {100 * band.high:.0f} % accuracy", band.reason)

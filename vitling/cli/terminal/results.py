@@ -97,8 +97,8 @@ def show_predictions(predictions: list, form: str) -> None:
 
 def show_exported(exported) -> None:
     size = sum(p.stat().st_size for p in [exported.path, *exported.path.glob("*")] if p.is_file())
-    seen, temperature = exported.passport.preprocessing, exported.passport.temperature
-    takes = "uint8 pixels" if exported.passport.input == "pixels" else "normalised float32"
+    seen, temperature = exported.metadata.preprocessing, exported.metadata.temperature
+    takes = "uint8 pixels" if exported.metadata.input == "pixels" else "normalised float32"
     lines = [f"wrote {exported.path} ({size / 1e6:.1f} MB, {exported.to})"]
     if exported.to == "onnx":
         lines.append(f"input: image, {takes}, batch x {seen.channels} x {seen.size[0]} x {seen.size[1]}")

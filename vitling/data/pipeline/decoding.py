@@ -18,7 +18,7 @@ def decode(
     size: tuple[int, int],
     fit: str = "resize",
     channels: int,
-    white: int = 255,
+    max_value: int = 255,
     threads: int | None = None,
     task: str = "decoding",
     callback: Callback | None = None,
@@ -40,7 +40,7 @@ def decode(
             pixels[start:stop] = images.array[images.rows[start:stop]].transpose(0, 3, 1, 2)
         else:
             for i in range(start, stop):
-                pixels[i] = load_image(images, i, size, fit, channels, white)
+                pixels[i] = load_image(images, i, size, fit, channels, max_value)
         return stop
 
     for stop in map_threads(load, range(0, len(images), CHUNK), threads):

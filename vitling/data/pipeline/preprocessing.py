@@ -1,5 +1,6 @@
 """How an image becomes what the model sees."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -17,9 +18,15 @@ class Preprocessing:
     size: tuple[int, int]
     channels: int
     fit: str
-    white: int
+    max_value: int  # the pixel value that becomes 255
     mean: tuple[float, ...]
     std: tuple[float, ...]
+
+    @classmethod
+    def from_dict(cls, entries: Mapping) -> "Preprocessing":
+        """As JSON keeps it; runs and exports of vitling 0.1 call the largest value `white`."""
+        known = {"max_value" if name == "white" else name: value for name, value in entries.items()}
+        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in known.items()})
 
     def normalize(self, images: Tensor) -> Tensor:
         """uint8 (B, C, H, W) -> float32 with the training split's mean and spread."""
@@ -28,7 +35,7 @@ class Preprocessing:
         return (images.float() - mean) / std
 
     def fit_args(self) -> dict:
-        return dict(size=self.size, fit=self.fit, channels=self.channels, white=self.white)
+        return dict(size=self.size, fit=self.fit, channels=self.channels, max_value=self.max_value)
 
 
 def natural_size(images: Images) -> tuple[int, int] | None:

@@ -46,12 +46,12 @@ def load_split(
     size: tuple[int, int],
     fit: str,
     channels: int,
-    white: int,
+    max_value: int,
     reading: Reading,
     callback: Callback | None = None,
 ) -> Resident | Streamed:
     """Decode a split into memory where it fits the limit; else read it batch by batch."""
-    args = dict(size=size, fit=fit, channels=channels, white=white)
+    args = dict(size=size, fit=fit, channels=channels, max_value=max_value)
     if len(images) * channels * size[0] * size[1] > reading.memory_gb * 2**30:
         return Streamed(images, workers=reading.workers, **args)
     return Resident(decode(images, task=f"reading {name}", callback=callback, **args), torch.as_tensor(images.labels))

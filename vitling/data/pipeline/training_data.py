@@ -29,13 +29,18 @@ class TrainingData:
 
 
 def prepare_training_data(
-    recipe: Recipe, reading: Reading, *, model_size: tuple[int, int], callback: Callback | None = None
+    recipe: Recipe,
+    reading: Reading,
+    *,
+    model_size: tuple[int, int],
+    dataset: Dataset | None = None,
+    callback: Callback | None = None,
 ) -> TrainingData:
-    """Open the recipe's data and make its training and validation splits ready."""
-    dataset = open_recipe_data(recipe, reading)
+    """Open the recipe's data, unless `dataset` is just that, and make its training and validation splits ready."""
+    dataset = open_recipe_data(recipe, reading, opened=dataset)
     train, val = split_training(dataset, recipe)
     size = as_size(recipe.img_size) or natural_size(train) or model_size
-    args = dict(fit=recipe.fit, channels=dataset.channels, white=dataset.white)
+    args = dict(fit=recipe.fit, channels=dataset.channels, max_value=dataset.max_value)
     stored = as_size(recipe.train_size) or size
     reader = dict(reading=reading, callback=callback)
     train_source = load_split(train, "train", size=stored, **args, **reader)
@@ -54,13 +59,15 @@ def prepare_training_data(
     return TrainingData(dataset, train_source, val_source, preprocessing)
 
 
-def open_recipe_data(recipe: Recipe, reading: Reading) -> Dataset:
+def open_recipe_data(recipe: Recipe, reading: Reading, *, opened: Dataset | None = None) -> Dataset:
+    """The data of a recipe; what was `opened` before, such as for a plan, is used again as far as it is the same."""
     return open_dataset(
         recipe.data,
         root=reading.root,
         download=reading.download,
         channels=recipe.channels,
         on_bad_image=recipe.on_bad_image,
+        opened=opened,
     )
 
 

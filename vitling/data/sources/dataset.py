@@ -5,8 +5,10 @@ import hashlib
 import itertools
 import os
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,6 +27,16 @@ LISTS = {".csv": read_csv, ".tsv": read_csv, ".txt": read_list, ".lst": read_lis
 DEPTHS = 256  # 16-bit images that are decoded to learn how many of their bits are used
 
 
+class Request(NamedTuple):
+    """What `open_dataset` was asked for, as far as it decides what comes out."""
+
+    data: str
+    root: str | None
+    channels: int | None
+    on_bad_image: str
+    class_names: tuple[str, ...] | None
+
+
 @dataclass
 class Dataset:
     """Labelled images in splits, with what a model and a reader of its results must know about them."""
@@ -34,9 +46,11 @@ class Dataset:
     channels: int
     splits: dict[str, Images]  # "train"; "val" and "test" where the source has them
     fingerprint: str
-    white: int = 255  # the pixel value that means 255: more than that for images of 9 to 16 bits
+    max_value: int = 255  # the pixel value that becomes 255: more than that for images of 9 to 16 bits
     skipped: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    request: Request | None = None
+    found: Found | None = None  # all that the source holds, bad images too
 
 
 def open_dataset(
@@ -47,21 +61,31 @@ def open_dataset(
     channels: int | None = None,
     on_bad_image: str = "error",
     class_names: Sequence[str] | None = None,
+    opened: Dataset | None = None,
 ) -> Dataset:
     """Find the images and labels that `data` names. Pixels are read later, by `decode` or while streaming.
 
     `root` is the folder that holds a named dataset, or that the paths of a CSV or text list start from. `channels` is
     learnt from the training images unless given. With on_bad_image="skip" every image is tried now and those that cannot
     be read are left out; otherwise the first one met is an error. `class_names` are those of a trained model: labels are
-    numbered as it numbers them, and a part of its classes or a lone test split is enough.
+    numbered as it numbers them, and a part of its classes or a lone test split is enough. `opened` is a dataset that is at hand:
+    returned where it was opened in the same way, and not searched for again where it lies in the same place.
     """
     data, root = os.fspath(data), None if root is None else os.fspath(root)
     if on_bad_image not in ON_BAD_IMAGE:
         raise UserError(f"unknown on_bad_image '{on_bad_image}'. {did_you_mean(on_bad_image, ON_BAD_IMAGE)}")
     if channels is not None and channels < 1:
         raise UserError(f"channels={channels} is not possible; leave it out to learn it from the images")
-    name, found = _find(data, root, download)
-    splits = {split: found.splits[split] for split in ("train", "val", "test") if split in found.splits}
+    classes = None if class_names is None else tuple(class_names)
+    request = Request(canonical_name(data), root, channels, on_bad_image, classes)
+    if opened and opened.request == request:
+        return opened
+    if opened and opened.request and opened.request[:2] == request[:2]:
+        name, found = opened.name, opened.found
+    else:
+        name, found = _find(data, root, download)
+    # Copies, because labels and transparency are set below, and another dataset may share what was found.
+    splits = {split: copy(found.splits[split]) for split in ("train", "val", "test") if split in found.splits}
     notes = list(found.notes)
 
     for images in splits.values():
@@ -84,10 +108,17 @@ def open_dataset(
         names = list(class_names)
         splits = _renumber(data, splits, found.class_names, names, notes)
     notes += _shared_images(splits)
-    channels, white = _look(data, splits.get("train") or next(iter(splits.values())), channels, notes)
+    channels, max_value = _look(data, splits.get("train") or next(iter(splits.values())), channels, notes)
     digests = b"".join(split.encode() + images.digest() for split, images in sorted(splits.items()))
     fingerprint = hashlib.sha256("\0".join(names).encode() + digests).hexdigest()
-    return Dataset(name, names, channels, splits, fingerprint, white, skipped, notes)
+    return Dataset(name, names, channels, splits, fingerprint, max_value, skipped, notes, request, found)
+
+
+def canonical_name(data: str | os.PathLike) -> str:
+    """One name for all ways to write the same data: the name as we write it, or a path from the root."""
+    data = os.fspath(data)
+    path = Path(data).expanduser()
+    return match_name(data) or (str(path.resolve()) if path.exists() else data)
 
 
 def _find(data: str, root: str | None, download: bool) -> tuple[str, Found]:
@@ -236,7 +267,7 @@ def _shared_images(splits: dict[str, Images]) -> list[str]:
 
 
 def _look(data: str, images: Images, wanted: int | None, notes: list[str]) -> tuple[int, int]:
-    """The number of channels, and the pixel value that means white."""
+    """The number of channels, and the pixel value that becomes 255."""
     if not len(images):
         raise UserError(f"{data} holds no images that can be read")
     indices = evenly(len(images), 1 if isinstance(images, ArrayImages) else HEADS)

@@ -261,6 +261,8 @@ def _load_arrays(path: Path) -> dict[str, np.ndarray]:
             raise UserError(f"{path} holds a single array; expected train_images and train_labels (np.savez)")
         with archive:
             return {name: _load_array(path, archive, name) for name in archive.files}
+    except UserError:
+        raise
     except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
         # What is no archive NumPy takes for a pickle, and advises to allow that.
         reason = "it is no archive of arrays" if "allow_pickle" in str(error) else str(error).splitlines()[0]

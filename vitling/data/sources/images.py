@@ -231,14 +231,14 @@ def pillow_pixels(image: Image.Image, name: str) -> np.ndarray:
         return _pixels(ImageOps.exif_transpose(image), alpha=False)
 
 
-def fit_image(array: np.ndarray, size: tuple[int, int], fit: str, channels: int, white: int = 255) -> np.ndarray:
+def fit_image(array: np.ndarray, size: tuple[int, int], fit: str, channels: int, max_value: int = 255) -> np.ndarray:
     """Bring H x W x C pixels, uint8 or uint16, to uint8 C x height x width (antialiased bicubic, timm's default).
 
     fit="resize" stretches, "pad" keeps the shape and fills up with black, "crop" keeps it and cuts the longer sides.
-    `white` is the value of 16-bit pixels that becomes 255. Brighter ones are clipped, except where white is 255: then the
-    data is of 8 bits, and nearly all of a deeper image would be clipped.
+    `max_value` is the value of 16-bit pixels that becomes 255. Brighter ones are clipped, except where it is 255 itself: then
+    the data is of 8 bits, and nearly all of a deeper image would be clipped.
     """
-    if white == 255 and array.dtype == np.uint16 and array.max() > 255:
+    if max_value == 255 and array.dtype == np.uint16 and array.max() > 255:
         raise UserError(
             f"it has 16 bits (values up to {array.max()}), but the training images have 8 (up to 255); save it with 8 bits"
         )
@@ -263,7 +263,7 @@ def fit_image(array: np.ndarray, size: tuple[int, int], fit: str, channels: int,
         raise UserError(f"unknown fit '{fit}'. {did_you_mean(fit, FITS)}")
     pixels = _resize(array, inner, box)
     if array.dtype == np.uint16:
-        pixels = np.clip(np.rint(pixels * (255 / white)), 0, 255).astype(np.uint8)
+        pixels = np.clip(np.rint(pixels * (255 / max_value)), 0, 255).astype(np.uint8)
     pixels = pixels.transpose(2, 0, 1)
     if inner != (height, width):
         top, left = (height - inner[0]) // 2, (width - inner[1]) // 2
@@ -273,12 +273,14 @@ def fit_image(array: np.ndarray, size: tuple[int, int], fit: str, channels: int,
     return np.ascontiguousarray(np.broadcast_to(pixels, (channels, height, width)))
 
 
-def load_image(images: Images, i: int, size: tuple[int, int], fit: str, channels: int, white: int = 255) -> np.ndarray:
+def load_image(
+    images: Images, i: int, size: tuple[int, int], fit: str, channels: int, max_value: int = 255
+) -> np.ndarray:
     """Read and fit image i. Decoding into memory and streaming both come here, so that both give the same pixels."""
     # A JPEG many times too large is decoded at a fraction of its size; twice the target is left for the resampling.
     array = images.read(i, at_least=2 * max(size))
     try:
-        return fit_image(array, size, fit, channels, white)
+        return fit_image(array, size, fit, channels, max_value)
     except UserError as error:
         raise BadImage(images.names[i], str(error), "Convert or remove it.") from None
 

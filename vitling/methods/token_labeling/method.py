@@ -6,6 +6,8 @@ follow their images geometrically (`axes="official"`: as released); erased token
 of the tokens it covers, where the release mixes all of them alike.
 """
 
+from pathlib import Path
+
 import torch
 import torch.nn.functional as F
 from timm.layers import trunc_normal_
@@ -14,9 +16,9 @@ from torch import Tensor, nn
 from vitling.data.pipeline.preprocessing import as_size
 from vitling.data.pipeline.training_data import split_training
 from vitling.errors import UserError
-from vitling.methods.method import Batch, Method
-from vitling.methods.mixing import Mix
-from vitling.methods.preparation import Surroundings
+from vitling.methods.method import Batch
+from vitling.methods.mixing import MixingMethod
+from vitling.methods.preparation import Preparation
 from vitling.methods.token_labeling.label_maps import LabelMaps
 from vitling.methods.token_labeling.relabeling import relabel as write_maps
 from vitling.methods.token_labeling.transport import AXES, transport_labels
@@ -25,14 +27,12 @@ from vitling.models.lvvit import Box, mix_tokens, random_box
 from vitling.optim import parameter_groups
 from vitling.recipes import Optim, Recipe, replace
 
-SMALL_IMAGE = (
-    96  # pixels; up to here the annotator that relabel=auto trains is the ResNet for small images, of stride 8
-)
+SMALL_IMAGE = 96  # pixels; up to here relabel=auto trains the ResNet for small images, of stride 8
 SMALLEST_IMAGE = 32  # pixels that it sees, so that its maps have four cells on a side
 ANNOTATOR_EPOCHS = 50
 
 
-class TokenLabeling(Method):
+class TokenLabeling(MixingMethod):
     """Cross-entropy on the label of the crop and on the label of every token, with MixToken.
 
     `maps` holds the label maps of the training split; without them, every token learns the label of its image.
@@ -45,7 +45,6 @@ class TokenLabeling(Method):
         model: nn.Module,
         *,
         num_classes: int,
-        class_weights: Tensor | None = None,
         maps: LabelMaps | None = None,
         label_tokens: bool = True,
         class_label: str = "map",
@@ -53,13 +52,10 @@ class TokenLabeling(Method):
         dense_weight: float = 1.0,
         label_smoothing: float = 0.1,
         mix_token: bool = True,
-        mixup: float = 0.0,
-        cutmix: float = 0.0,
-        mix_prob: float = 1.0,
-        mix_switch_prob: float = 0.5,
         axes: str = "geometric",
+        **mixing,
     ):
-        super().__init__(model, num_classes=num_classes, class_weights=class_weights)
+        super().__init__(model, num_classes=num_classes, label_smoothing=label_smoothing, **mixing)
         if maps is not None and len(maps.header.class_names) != num_classes:
             raise UserError(f"label maps of {len(maps.header.class_names)} classes cannot teach {num_classes} classes.")
         if axes not in AXES or class_label not in ("map", "truth"):
@@ -73,16 +69,6 @@ class TokenLabeling(Method):
         self.mix_token = mix_token
         if mix_token:
             find_embedding(model)  # refuse now what could not be mixed later
-        self.mix = None
-        if mixup or cutmix:
-            self.mix = Mix(
-                num_classes=num_classes,
-                mixup_alpha=mixup,
-                cutmix_alpha=cutmix,
-                prob=mix_prob,
-                switch_prob=mix_switch_prob,
-                label_smoothing=0.0,
-            )
         self.has_own_head = getattr(model, "aux_head", None) is not None
         if self.has_own_head and not label_tokens:
             raise UserError(
@@ -98,7 +84,7 @@ class TokenLabeling(Method):
     @classmethod
     def prepare(
         cls,
-        around: Surroundings,
+        preparation: Preparation,
         *,
         labels: str = "",
         annotator: str = "",
@@ -126,13 +112,13 @@ class TokenLabeling(Method):
             )
         if labels == "truth":
             return others
-        data, recipe = around.data, around.recipe
+        data, recipe = preparation.data, preparation.recipe
         if relabel == "auto":
-            around.callback.log("training a small CNN that will label the tokens")
-            annotator = around.train(annotator_recipe(recipe, data.preprocessing.size), "annotator")
+            preparation.callback.log("training a small CNN that will label the tokens")
+            annotator = preparation.train(annotator_recipe(recipe), "annotator")
         if annotator:
-            labels = around.folder / "labels"
-            around.once(
+            labels = preparation.folder / "labels"
+            preparation.once(
                 lambda: write_maps(
                     annotator,
                     data.dataset,
@@ -140,12 +126,39 @@ class TokenLabeling(Method):
                     size=annotator_size,
                     fit=recipe.fit,
                     top_k=top_k,
-                    callback=around.callback,
+                    callback=preparation.callback,
                 )
             )
         train, _ = split_training(data.dataset, recipe)
         shown = as_size(recipe.train_size) or data.preprocessing.size
         return {"maps": LabelMaps.open(labels).of_split(data.dataset, train, fit=recipe.fit, size=shown), **others}
+
+    @classmethod
+    def first_run(cls, recipe: Recipe) -> Recipe | None:
+        return annotator_recipe(recipe) if recipe.method_args.get("relabel") == "auto" else None
+
+    @classmethod
+    def with_first_epochs(cls, recipe: Recipe, epochs: int) -> Recipe:
+        if recipe.method_args.get("relabel") != "auto":
+            return recipe
+        return replace(recipe, method_args={**recipe.method_args, "annotator_epochs": epochs})
+
+    @classmethod
+    def conflicts(cls, recipe: Recipe) -> list[str]:
+        mixing = [name for name in ("mixup", "cutmix") if recipe.method_args.get(name)]
+        if not mixing:
+            return []
+        return [
+            f"{' and '.join(mixing)} with token labels: mixed images have no clean label per token; leave it out, MixToken does "
+            "the mixing (LV-ViT paper, table 7: 83.3 without mixup, 83.1 with it)"
+        ]
+
+    @classmethod
+    def missing(cls, recipe: Recipe) -> str:
+        labels = recipe.method_args.get("labels", "truth")
+        if labels == "truth" or Path(labels).exists():
+            return ""
+        return f"it needs label maps in {labels}; make them with `vitling relabel ANNOTATOR FOLDER --fit crop --out {labels}`."
 
     def forward(self, batch: Batch, progress: float) -> dict[str, Tensor]:
         losses = self.token_losses(batch)[0]
@@ -154,7 +167,7 @@ class TokenLabeling(Method):
     def token_losses(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor]:
         """The weighted terms; and what they were computed from: images and labels as mixed, class logits."""
         images, target = batch["image"], self.targets(batch)
-        if self.mix is not None:
+        if self.mix.mixes:
             share, boxes = self.mix.draw(len(images), *images.shape[-2:])
             by_token = self.axes == "geometric" and self.label_tokens
             kept = token_shares(share, boxes, tuple(images.shape[-2:]), self.grid) if by_token else None
@@ -320,16 +333,16 @@ def find_embedding(model: nn.Module) -> nn.Module:
     return embedding
 
 
-def annotator_recipe(recipe: Recipe, size: tuple[int, int]) -> Recipe:
+def annotator_recipe(recipe: Recipe) -> Recipe:
     """A small CNN on the same images, with the same ones held out: a label must not know the validation split."""
-    small = max(size) <= SMALL_IMAGE
-    epochs = epochs_of_annotator(recipe)
+    size = as_size(recipe.img_size) or (SMALL_IMAGE, SMALL_IMAGE)  # a resolved recipe has one
+    epochs = recipe.method_args.get("annotator_epochs") or min(recipe.epochs, ANNOTATOR_EPOCHS)
     if min(size) < SMALLEST_IMAGE:
         scale = SMALLEST_IMAGE / min(size)
         recipe = replace(recipe, img_size=tuple(round(side * scale) for side in size), train_size=None)
     return replace(
         recipe,
-        model="diag_resnet18_nano" if small else "resnet18",
+        model="diag_resnet18_nano" if max(size) <= SMALL_IMAGE else "resnet18",
         model_args={},
         method="supervised",
         method_args=dict(label_smoothing=0.1),
@@ -344,18 +357,6 @@ def annotator_recipe(recipe: Recipe, size: tuple[int, int]) -> Recipe:
         patience_epochs=0,
         compile="off",
     )
-
-
-def epochs_of_annotator(recipe: Recipe) -> int:
-    """How long the annotator of relabel=auto trains."""
-    return recipe.method_args.get("annotator_epochs") or min(recipe.epochs, ANNOTATOR_EPOCHS)
-
-
-def with_annotator_epochs(recipe: Recipe, epochs: int | None) -> Recipe:
-    """The recipe with so many epochs for the annotator that it trains first; unchanged where it trains none."""
-    if recipe.method_args.get("relabel") != "auto":
-        return recipe
-    return replace(recipe, method_args={**recipe.method_args, "annotator_epochs": epochs})
 
 
 __all__ = ["TokenLabeling", "mix_tokens", "token_label_loss"]

@@ -8,7 +8,7 @@ relative to the classes that are not stored, so that its softmax is that of the 
 import hashlib
 import math
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from vitling.callbacks import Callback
 from vitling.data.pipeline.decoding import decode
-from vitling.data.pipeline.preprocessing import Preprocessing, as_size
+from vitling.data.pipeline.preprocessing import as_size
 from vitling.data.pipeline.reading import Reading
 from vitling.data.sources.dataset import Dataset, open_dataset
 from vitling.data.sources.images import FITS
@@ -25,24 +25,15 @@ from vitling.errors import UserError, did_you_mean
 from vitling.methods.token_labeling.author_maps import is_author_folder, map_paths, read_maps, write_maps
 from vitling.methods.token_labeling.label_maps import Header, LabelMaps, check_owner
 from vitling.models.contract import token_grid
-from vitling.runs.run import Run, load_run
+from vitling.runs.device import default_device
+from vitling.runs.opening import OpenedModel, Source, open_model, published_classes
 
 CHUNK_BYTES = 2**27  # of decoded pixels; after each chunk the maps are on the disk
 FLOAT16_MAX = 65504.0
 
 
-@dataclass
-class Annotator:
-    """A trained model and how it sees an image."""
-
-    name: str
-    model: nn.Module
-    view: Preprocessing
-    class_names: list[str] | None  # None: a model that does not tell, taken to number classes as the data does
-
-
 def relabel(
-    annotator: Run | nn.Module | str | Path,
+    annotator: Source,
     data: Dataset | str,
     out: str | Path,
     *,
@@ -58,8 +49,8 @@ def relabel(
 ) -> LabelMaps:
     """Write the label maps of a dataset's training images into `out`; into the same folder again, go on.
 
-    `annotator` is a run, a timm model or its name, or a folder of the authors' .pt maps, which are converted. `size` and `fit`
-    are how it sees the images: by default as in its own training; a larger size gives a finer map.
+    `annotator` is whatever `open_model` opens, or a folder of the authors' .pt maps, which are converted. `size` and `fit` are
+    how it sees the images: by default as in its own training; a larger size gives a finer map.
     """
     callback = callback or Callback()
     dataset = data if isinstance(data, Dataset) else _open(data, reading or Reading(), on_bad_image)
@@ -71,12 +62,12 @@ def relabel(
     if isinstance(annotator, (str, Path)) and is_author_folder(annotator):
         return _convert_author_maps(Path(annotator), dataset, out, size, fit or "crop", callback)
 
-    annotator = find_annotator(annotator, dataset, which)
-    annotator = _look_at(annotator, size or annotator.view.size, fit or annotator.view.fit)
+    annotator = open_annotator(annotator, dataset, which, callback)
+    annotator = _look_at(annotator, size, fit)
     order = class_order(annotator, dataset)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    model, images = annotator.model.to(device).eval(), dataset.splits["train"]
-    blank = torch.zeros(1, annotator.view.channels, *annotator.view.size, device=device)
+    model, view, images = annotator.module, annotator.preprocessing, dataset.splits["train"]
+    device = default_device()
+    blank = torch.zeros(1, view.channels, *view.size, device=device)
     header = Header(
         data=dataset.name,
         fingerprint=dataset.fingerprint,
@@ -85,22 +76,22 @@ def relabel(
         class_names=list(dataset.class_names),
         grid=tuple(score_map(model, blank).shape[1:3]),
         top_k=min(top_k, len(dataset.class_names)),
-        fit=annotator.view.fit,
-        size=annotator.view.size,
-        annotator=annotator.name,
+        fit=view.fit,
+        size=view.size,
+        annotator=_name(annotator),
         weights=weights_digest(model),
         raw_scores=raw_scores,
     )
     maps = _begin(out, header, callback)
-    pixels_per_image = annotator.view.channels * math.prod(annotator.view.size)
+    pixels_per_image = view.channels * math.prod(view.size)
     chunk = max(batch_size, CHUNK_BYTES // pixels_per_image // batch_size * batch_size)
     agreed = seen = 0
     while maps.done < len(images):
         part = images.subset(range(maps.done, min(maps.done + chunk, len(images))))
-        pixels = decode(part, **annotator.view.fit_args())
+        pixels = decode(part, **view.fit_args())
         found = []
         for batch in pixels.split(batch_size):
-            logits = score_map(model, annotator.view.normalize(batch.to(device)))[..., order]
+            logits = score_map(model, view.normalize(batch.to(device)))[..., order]
             found.append(
                 [x.cpu().numpy() for x in (*best_classes(logits, header.top_k, raw_scores), logits.mean((1, 2)))]
             )
@@ -138,7 +129,7 @@ def _begin(out: str | Path, header: Header, callback: Callback) -> LabelMaps:
     left = total - maps.done * header.image_bytes
     if left > (free := shutil.disk_usage(Path(out).resolve()).free):
         raise UserError(
-            f"the label maps need {size_text(left)} and {out} has {size_text(free)} free; free some or lower --top-k."
+            f"the label maps need {size_text(left)} and {out} has {size_text(free)} free; free some or lower top_k."
         )
     if 0 < maps.done < header.images:
         callback.log(f"going on after {maps.done:,} images")
@@ -155,60 +146,37 @@ def size_text(number: int) -> str:
 # -- who annotates -------------------------------------------------------------------------------------------------
 
 
-def find_annotator(source: Run | nn.Module | str | Path, dataset: Dataset, which: str = "best") -> Annotator:
-    """A run, a model, or timm's model of that name with its published weights."""
-    if isinstance(source, nn.Module):
-        model, name = source, type(source).__name__
-    elif isinstance(source, Run) or Path(source).exists():
-        run = source if isinstance(source, Run) else load_run(source)
-        return Annotator(str(run.path), run.load_model(which), run.preprocessing(), run.class_names)
-    else:
-        model, name = _download(str(source), dataset), str(source)
-    cfg = getattr(model, "pretrained_cfg", None) or {}
-    channels, *size = cfg.get("test_input_size") or cfg.get("input_size") or (3, 224, 224)
-    channels = getattr(model, "in_chans", channels)
-    mean, std = cfg.get("mean", ()), cfg.get("std", ())
-    view = Preprocessing(
-        size=tuple(getattr(getattr(model, "patch_embed", None), "img_size", None) or size),
-        channels=channels,
-        fit="resize",
-        white=dataset.white,
-        mean=tuple(mean) if len(mean) == channels else (0.5,) * channels,
-        std=tuple(std) if len(std) == channels else (0.5,) * channels,
-    )
-    return Annotator(name, model, view, cfg.get("label_names"))
+def open_annotator(
+    source: Source, dataset: Dataset, which: str = "best", callback: Callback | None = None
+) -> OpenedModel:
+    """Whatever `open_model` opens; one of another number of classes is refused before it is downloaded."""
+    count = published_classes(source)
+    if count not in (None, len(dataset.class_names)):
+        raise _other_classes(str(source), count, dataset)
+    return open_model(source, which=which, max_value=dataset.max_value, callback=callback)
 
 
-def _download(name: str, dataset: Dataset) -> nn.Module:
-    import timm
-
-    if not timm.is_model(name.split(".")[0]):
-        raise UserError(f"no annotator '{name}': neither a run, nor a folder of .pt maps, nor a model of timm.")
-    classes = timm.get_pretrained_cfg(name).num_classes
-    if classes != len(dataset.class_names):
-        raise _other_classes(name, classes, dataset)
-    try:
-        return timm.create_model(name, pretrained=True)
-    except Exception as error:  # the hub client raises many kinds: no network, no weights of that name
-        raise UserError(f"the weights of {name} cannot be had: {str(error).splitlines()[0]}") from None
+def _look_at(annotator: OpenedModel, size: tuple[int, int] | None, fit: str | None) -> OpenedModel:
+    """The annotator seeing images at another size or fitted in another way, where one is given."""
+    own = annotator.preprocessing
+    if size not in (None, own.size) and hasattr(annotator.module, "set_input_size"):
+        annotator.module.set_input_size(img_size=size)
+    return replace(annotator, preprocessing=replace(own, size=size or own.size, fit=fit or own.fit))
 
 
-def _look_at(annotator: Annotator, size: tuple[int, int], fit: str) -> Annotator:
-    """The annotator seeing images at another size or fitted in another way."""
-    if size != annotator.view.size and hasattr(annotator.model, "set_input_size"):
-        annotator.model.set_input_size(img_size=size)
-    return replace(annotator, view=replace(annotator.view, size=tuple(size), fit=fit))
-
-
-def class_order(annotator: Annotator, dataset: Dataset) -> list[int]:
-    """The annotator's number of each of the data's classes."""
+def class_order(annotator: OpenedModel, dataset: Dataset) -> list[int]:
+    """The annotator's number of each of the data's classes; one that does not name its classes numbers them as the data does."""
     known, wanted = annotator.class_names, dataset.class_names
-    count = annotator.model.num_classes
+    count = annotator.module.num_classes
     if known is None and count == len(wanted):
         return list(range(count))
     if known is None or set(known) != set(wanted):
-        raise _other_classes(annotator.name, count, dataset, known)
+        raise _other_classes(_name(annotator), count, dataset, known)
     return [known.index(name) for name in wanted]
+
+
+def _name(annotator: OpenedModel) -> str:
+    return str(annotator.run.path) if annotator.run else annotator.name
 
 
 def _other_classes(name: str, count: int, dataset: Dataset, known: list[str] | None = None) -> UserError:

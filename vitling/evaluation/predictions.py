@@ -1,0 +1,57 @@
+"""Predictions: what a model says of every image of a split, so that page and calibration ask it once."""
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor, nn
+
+from vitling.callbacks import Callback
+from vitling.data.pipeline.loader import Resident, Streamed
+from vitling.data.pipeline.preprocessing import Preprocessing
+from vitling.data.pipeline.reading import Reading, load_split
+from vitling.data.pipeline.training_data import open_recipe_data, split_training
+from vitling.data.sources.images import Images
+from vitling.errors import UserError
+from vitling.evaluation.loop import predict_logits
+from vitling.runs.run import Run
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Logits of every image of a split, (images, classes), with the images themselves."""
+
+    logits: Tensor
+    source: Resident | Streamed
+    preprocessing: Preprocessing
+
+    @property
+    def labels(self) -> Tensor:
+        return self.source.labels
+
+
+def predict_images(
+    run: Run, model: nn.Module, images: Images, name: str, *, reading: Reading, callback: Callback | None = None
+) -> Predictions:
+    """What a run's model says of images; `name` is what progress calls them."""
+    preprocessing = run.preprocessing()
+    source = load_split(images, name, reading=reading, callback=callback, **preprocessing.fit_args())
+    logits = predict_logits(model, source, preprocessing, callback=callback)
+    return Predictions(logits, source, preprocessing)
+
+
+def predict_validation(
+    run: Run, model: nn.Module, *, reading: Reading | None = None, callback: Callback | None = None
+) -> Predictions:
+    """What a run's model says of the images that the run was validated on."""
+    reading = reading or Reading()
+    return predict_images(run, model, validation_images(run, reading), "val", reading=reading, callback=callback)
+
+
+def validation_images(run: Run, reading: Reading) -> Images:
+    """The images that the run was validated on; refused where the data is no longer what it was trained on.
+
+    Nothing is downloaded: who predicts one image should not wait for a dataset.
+    """
+    dataset = open_recipe_data(run.recipe, replace(reading, download=False))
+    if run.info.get("data", {}).get("fingerprint", dataset.fingerprint) != dataset.fingerprint:
+        raise UserError(f"{dataset.name} has changed since the training, so what was held out then cannot be told.")
+    return split_training(dataset, run.recipe)[1]

@@ -1,0 +1,33 @@
+"""Random state: everything random in a run is a function of (seed, step), and the caller's generators are left alone."""
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+from vitling.data.pipeline.loader import step_seed
+
+
+def seed_everything(*parts: object) -> None:
+    """Seed torch, NumPy and Python from the parts."""
+    seed = step_seed(*parts)
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
+
+
+@contextmanager
+def callers_state_kept() -> Iterator[None]:
+    """Give torch, NumPy and Python back the random state, and torch the number of threads, that they had before."""
+    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    devices = range(torch.accelerator.device_count()) if device else ()
+    state, numpy_state, threads = random.getstate(), np.random.get_state(), torch.get_num_threads()
+    with torch.random.fork_rng(devices, device_type=device.type if device else "cuda"):
+        try:
+            yield
+        finally:
+            random.setstate(state)
+            np.random.set_state(numpy_state)
+            torch.set_num_threads(threads)

@@ -1,0 +1,72 @@
+"""State: where a run stands. What a checkpoint holds, and nothing that could be built again from the recipe."""
+
+from dataclasses import dataclass, field
+
+import torch
+from timm.utils import ModelEmaV3
+from torch import nn
+
+from vitling.runs.run import Run, recipe_digest
+from vitling.training.setup import Setup
+
+
+@dataclass
+class State:
+    """Counters and sums of a run, and its averaged weights; the other weights live in the setup.
+
+    Everything random in a step is a function of (seed, step), so a checkpoint holds no generator states.
+    """
+
+    step: int = 0
+    best: tuple[float, float] | None = (
+        None  # validation accuracy, and the negative loss that decides between equal ones
+    )
+    best_epoch: int = 0
+    sums: dict[str, float] = field(default_factory=dict)  # of the losses since the last validation
+    seconds_before: float = 0.0  # of earlier processes that trained this run
+    compiled: bool | None = None  # None: not decided yet
+    ema: ModelEmaV3 | None = None
+
+    @classmethod
+    def begin(cls, setup: Setup) -> "State":
+        recipe = setup.recipe
+        average = (
+            ModelEmaV3(setup.model, decay=recipe.ema_decay, use_warmup=recipe.ema_warmup) if recipe.ema_decay else None
+        )
+        return cls(compiled={"off": False, "on": True, "auto": None}[recipe.compile], ema=average)
+
+    def validated_model(self, setup: Setup) -> nn.Module:
+        """What is validated and saved: the averaged weights where there are some."""
+        return self.ema.module if self.ema else setup.model
+
+    def to_checkpoint(self, setup: Setup, run: Run, seconds: float) -> dict:
+        scaler = setup.accelerator.scaler
+        return {
+            "recipe": recipe_digest(setup.recipe),
+            "data": setup.data.dataset.fingerprint,
+            "method": setup.method.state_dict(),
+            "optimizer": setup.optimizer.state_dict(),
+            "ema": self.ema.module.state_dict() if self.ema else None,
+            "scaler": scaler.state_dict() if scaler else None,
+            "step": self.step,
+            "best": self.best,
+            "best_epoch": self.best_epoch,
+            "sums": self.sums,
+            "seconds": seconds,
+            "compiled": self.compiled,
+            "threads": torch.get_num_threads(),
+            "logs": run.sizes(),
+        }
+
+    def restore(self, checkpoint: dict, setup: Setup, threads: int | None) -> None:
+        """Bring back the weights and counters of a checkpoint, and the number of threads unless another one is asked for."""
+        setup.method.load_state_dict(checkpoint["method"])
+        setup.optimizer.load_state_dict(checkpoint["optimizer"])
+        if self.ema:
+            self.ema.module.load_state_dict(checkpoint["ema"])
+        if setup.accelerator.scaler and checkpoint["scaler"]:
+            setup.accelerator.scaler.load_state_dict(checkpoint["scaler"])
+        self.step, self.best_epoch, self.sums = checkpoint["step"], checkpoint["best_epoch"], checkpoint["sums"]
+        self.best = tuple(checkpoint["best"]) if checkpoint["best"] else None
+        self.seconds_before, self.compiled = checkpoint["seconds"], checkpoint["compiled"]
+        torch.set_num_threads(threads or checkpoint["threads"])  # another number would round differently

@@ -1,0 +1,67 @@
+"""One optimiser step: gradients over micro-batches and processes, SAM, clipping. It knows no method."""
+
+from contextlib import nullcontext
+
+import torch
+from torch import Tensor, nn
+
+from vitling.optim import Schedule
+from vitling.training.random_state import seed_everything
+from vitling.training.setup import Setup
+
+MicroBatches = list[dict[str, Tensor]]
+
+
+class Stepper:
+    """Takes steps with a setup. `schedule` is None while only the speed is measured."""
+
+    def __init__(self, setup: Setup, schedule: Schedule | None = None):
+        self.setup, self.schedule = setup, schedule
+
+    def take(self, step: int, micro_batches: MicroBatches, *, before_update=None, unscaled: bool = False) -> dict:
+        """Step number `step`, counted from 0: its losses. `before_update` is called when the gradients are final."""
+        setup = self.setup
+        if self.schedule:
+            self.schedule.set(step)
+        losses = self.gradients(step, micro_batches)
+        if setup.sam:
+            setup.sam.climb()
+            setup.optimizer.zero_grad()
+            self.gradients(step, micro_batches)
+            setup.sam.descend()
+        self._clip(unscaled)
+        if before_update:
+            before_update()
+        setup.optimizer.step()
+        setup.optimizer.zero_grad()
+        return losses
+
+    def gradients(self, step: int, micro_batches: MicroBatches) -> dict[str, Tensor]:
+        """Gradients of the mean loss over the micro-batches; processes exchange them once, at the last one."""
+        setup, accelerator = self.setup, self.setup.accelerator
+        seed_everything(setup.recipe.seed, "step", step, accelerator.process_index)
+        progress = step / setup.total_steps if self.schedule else 0.0
+        parts = len(micro_batches)
+        total: dict[str, Tensor] = {}
+        for number, batch in enumerate(micro_batches, start=1):
+            with accelerator.no_sync(setup.prepared) if number < parts else nullcontext():
+                losses = setup.prepared(batch, progress)
+                accelerator.backward(losses["loss"] / parts)
+            for name, value in losses.items():
+                total[name] = total.get(name, 0) + value.detach() / parts
+        return total | setup.method.finish_gradients(self._average)
+
+    def _average(self, tensors: list[Tensor]) -> list[Tensor]:
+        """Means over the processes, in one message."""
+        if self.setup.accelerator.num_processes == 1:
+            return tensors
+        flat = self.setup.accelerator.reduce(torch.cat([tensor.flatten() for tensor in tensors]), "mean")
+        parts = flat.split([tensor.numel() for tensor in tensors])
+        return [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]
+
+    def _clip(self, unscaled: bool) -> None:
+        limits = [limit for limit in self.setup.method.clip_limits(self.setup.recipe.optim.clip_grad) if limit[1]]
+        if limits or unscaled:
+            self.setup.accelerator.unscale_gradients()  # once, however many networks are clipped
+        for parameters, norm in limits:
+            nn.utils.clip_grad_norm_(parameters, norm)
