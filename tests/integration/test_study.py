@@ -195,8 +195,8 @@ def test_a_run_that_fails_is_a_row_with_the_reason_and_the_others_go_on(tmp_path
     [
         (["digits/vit_nan"], "unknown recipe 'digits/vit_nan'"),
         (["digits/vit_nano", "epoch=3"], "unknown recipe key 'epoch'"),
-        (["digits/vit_nano", "--budget", "soon"], "--budget soon is no time"),
-        (["digits/vit_nano", "--fractions", "a"], "--fractions a are no parts"),
+        (["digits/vit_nano", "--budget", "soon"], "--budget 'soon' is not a duration"),
+        (["digits/vit_nano", "--fractions", "a"], "--fractions 'a' are not fractions"),
         (["digits/vit_nano", "--json", "--csv"], "choose one"),
         (["digits/vit_nano", "--split", "tset"], "unknown split 'tset'"),
         (["digits/vit_nano", "--data", "no/such/folder"], "no/such/folder"),

@@ -68,7 +68,7 @@ def draw_figure(
     elif plan.table.kind == "sizes" and scale == "paper":
         if budget_seconds or epochs:
             raise UserError(
-                f"{name} trains nothing at the paper's scale; leave --budget and --epochs out, or add --scale nano."
+                f"{name} trains nothing at the paper's scale; leave the budget and epochs out, or choose scale=nano."
             )
         study = None
     else:
@@ -76,7 +76,7 @@ def draw_figure(
         study = reproduce(name, folder, scale=scale, rows=rows, seeds=seeds, data=data, **options).study
         if study is None:
             raise UserError(
-                f"{name} cannot be drawn at this scale: {plan.lines[0].reason}; try --scale nano or --runs."
+                f"{name} cannot be drawn at this scale: {plan.lines[0].reason}; try scale=nano, or give the runs of a study."
             )
     sizes = count_sizes(plan, settings, callback) if plan.table.kind == "sizes" else {}
     sections = DRAWINGS[plan.table.kind](Drawn(plan, sizes, study, callback))
@@ -98,9 +98,7 @@ def _subtitle(study: Study | None, scale: str) -> str:
 
 def _open_study(folder: str | Path) -> Study:
     if not (Path(folder) / "study.json").exists():
-        raise UserError(
-            f"no study at {folder}; --runs takes a folder that `vitling study` or `vitling reproduce` wrote."
-        )
+        raise UserError(f"no study at {folder}; give a folder that `vitling study` or `vitling reproduce` wrote.")
     return Study(folder)
 
 

@@ -1,6 +1,6 @@
 """reproduce(PAPER/TABLE): train the rows of a paper's table as a study, and put our numbers beside the paper's.
 
-`--scale paper` trains the published settings, `--scale nano` the same comparison with nano models on a small dataset.
+scale="paper" trains the published settings, scale="nano" the same comparison with nano models on a small dataset.
 """
 
 import json
@@ -325,8 +325,8 @@ def _check_device(plan: Plan, budget_seconds: float | None, epochs: int | None) 
     """The published settings take days on one GPU; on a CPU they are refused unless the time is bounded."""
     if plan.scale == "paper" and default_device().type == "cpu" and not (budget_seconds or epochs):
         raise UserError(
-            f"the published setting of {plan.name} needs a GPU, and this machine has none; add --scale nano for the same "
-            "comparison on this CPU, --dry-run to see the plan, or --budget or --epochs to bound the time."
+            f"the published setting of {plan.name} needs a GPU, and this machine has none; choose scale=nano for the same "
+            "comparison on this CPU, or bound the time with a budget or epochs."
         )
 
 

@@ -17,7 +17,7 @@ class Data:
     name: str
     classes: int
     images: int  # for training
-    source: str = ""  # what has to be given with --data where it has no download; its own name unless it is a part
+    source: str = ""  # what has to be given as data where it cannot be downloaded; its own name unless it is a part
 
 
 IMAGENET = Data("ImageNet", 1000, 1_281_167)

@@ -82,7 +82,7 @@ class Study:
             if before != now:
                 raise UserError(
                     f"{self.folder} holds another study of '{name}' ({difference(before, now)}); "
-                    "give the recipe another name, or choose another folder with --out."
+                    "give the recipe another name, or choose another folder."
                 )
         self.names, self.seeds, self.fractions = list(recipes), list(seeds), [float(f) for f in fractions]
         self.split, self.budget_seconds = split, budget_seconds
@@ -300,7 +300,7 @@ def evaluation_file(run: Run) -> Path:
 
 def _files_in(folder: Path) -> list[str]:
     if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file; choose another folder with --out.")
+        raise UserError(f"{folder} is a file; choose another folder.")
     return sorted(p.name for p in folder.iterdir() if not p.name.startswith(".")) if folder.exists() else []
 
 
