@@ -197,9 +197,9 @@ def draw_sensitivity(drawn: Drawn) -> list[Section]:
         for label in labels:
             scores = [score for run in drawn.runs(label) if (score := drawn.study.score(run)) is not None]
             if scores:
-                centre, half = confidence_interval(scores)
-                half = 0.0 if math.isnan(half) else half
-                points.append((float(label.split()[-1]), centre, centre - half, centre + half))
+                centre, ci95 = confidence_interval(scores)
+                ci95 = 0.0 if math.isnan(ci95) else ci95
+                points.append((float(label.split()[-1]), centre, centre - ci95, centre + ci95))
         if points:
             name = setting.replace("_", " ")
             svg = plots.bands({name: tuple(zip(*points, strict=True))}, x=name, y="top-1 %", dots=True)
@@ -209,10 +209,10 @@ def draw_sensitivity(drawn: Drawn) -> list[Section]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Likeness and attention (the diagnosis paper's figures 4, 6 and 7)
+# Similarity and attention (the diagnosis paper's figures 4, 6 and 7)
 
 
-def draw_likeness(drawn: Drawn) -> list[Section]:
+def draw_similarity(drawn: Drawn) -> list[Section]:
     """CKA of each ViT with the ResNet of the same data, seed by seed the first."""
     sections = []
     lines = [line for line in drawn.plan.lines if line.label.startswith("ViT")]
@@ -221,7 +221,7 @@ def draw_likeness(drawn: Drawn) -> list[Section]:
         if len(pair) == 2:
             results = diagnosis.diagnose(*pair, callback=drawn.callback)
             results[0].subject.name, results[1].subject.name = "ViT", "ResNet-18"
-            section = page.likeness(results)
+            section = page.similarity_section(results)
             if section:
                 where = line.label.removeprefix("ViT").removeprefix(", ") or Path(pair[0].recipe.data).stem
                 section.title = f"ViT and ResNet-18, {where}"
@@ -243,6 +243,6 @@ DRAWINGS: dict[str, Callable[[Drawn], list[Section]]] = {
     "sizes": draw_sizes,
     "curves": draw_curves,
     "sensitivity": draw_sensitivity,
-    "likeness": draw_likeness,
+    "similarity": draw_similarity,
     "attention": draw_attention,
 }

@@ -90,8 +90,8 @@ def _nano_lines(table: Table, data: str) -> list[Line]:
     """Rows of one label and one nano recipe are one line."""
     groups: list[list[Row]] = []
     for row in table.rows:
-        alike = (g for g in groups if (g[0].label, g[0].nano, g[0].network) == (row.label, row.nano, row.network))
-        group = next(alike, None)
+        same = (g for g in groups if (g[0].label, g[0].nano, g[0].network) == (row.label, row.nano, row.network))
+        group = next(same, None)
         groups.append([row]) if group is None else group.append(row)
     labels = [group[0].label for group in groups]
     lines = []

@@ -71,7 +71,7 @@ class Table:
 class Figure(Table):
     """A figure of a paper: the rows are the runs that it draws."""
 
-    kind: Literal["sizes", "curves", "sensitivity", "likeness", "attention"] = "curves"
+    kind: Literal["sizes", "curves", "sensitivity", "similarity", "attention"] = "curves"
     groups: dict[str, tuple[str, ...]] = field(default_factory=dict)  # a series or panel -> labels of its rows
 
 

@@ -81,8 +81,8 @@ def _complete(study: Study, jobs: int, settings: Settings, callback: StudyCallba
         """Complete one run: the reason where it failed."""
         run, where = study.runs[key], study.run_settings(key[0], settings)
         try:
-            recipe, told = study.run_recipe(*key), callback.on_run_start(run_label(*key))
-            complete(recipe, run.path, split=study.split, settings=where, callback=told)
+            recipe, progress = study.run_recipe(*key), callback.on_run_start(run_label(*key))
+            complete(recipe, run.path, split=study.split, settings=where, callback=progress)
             return ""
         except UserError as error:
             return str(error)
@@ -123,8 +123,8 @@ def _measure(study: Study, settings: Settings, callback: StudyCallback) -> None:
     missing = {name: study.recipes[name] for name in study.names if name not in study.speeds}
     if not missing:
         return
-    yardstick = next(iter(study.speeds), None)
-    measured = {**({yardstick: study.recipes[yardstick]} if yardstick else {}), **missing}
+    baseline = next(iter(study.speeds), None)
+    measured = {**({baseline: study.recipes[baseline]} if baseline else {}), **missing}
     speeds = measure_speeds(
         measured,
         study.folder / "measuring",
@@ -132,7 +132,7 @@ def _measure(study: Study, settings: Settings, callback: StudyCallback) -> None:
         budget_seconds=study.budget_seconds,
         callback=callback,
     )
-    slower = study.speeds[yardstick].step / speeds.pop(yardstick).step if yardstick else 1.0
+    slower = study.speeds[baseline].step / speeds.pop(baseline).step if baseline else 1.0
     study.speeds |= {name: speed.scaled(slower) for name, speed in speeds.items()}
     for name in missing:
         for fraction in study.fractions:
