@@ -109,8 +109,8 @@ def accuracy(data: str, seeds: int, settings: list[str], method_settings: list[s
 def mean_and_interval(values: list[float]) -> str:
     if len(values) < 2:
         return f"{values[0]:.2f} (one seed)"
-    half = t.ppf(0.975, len(values) - 1) * statistics.stdev(values) / len(values) ** 0.5
-    return f"{statistics.mean(values):.2f} ± {half:.2f}"
+    ci95 = t.ppf(0.975, len(values) - 1) * statistics.stdev(values) / len(values) ** 0.5
+    return f"{statistics.mean(values):.2f} ± {ci95:.2f}"
 
 
 def main() -> None:

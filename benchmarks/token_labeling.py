@@ -129,8 +129,8 @@ def interval(values: list[float]) -> str:
     mean = statistics.mean(values)
     if len(values) < 2:
         return f"{100 * mean:.2f}"
-    half = stats.t.ppf(0.975, len(values) - 1) * statistics.stdev(values) / len(values) ** 0.5
-    return f"{100 * mean:.2f} ± {100 * half:.2f}"
+    ci95 = stats.t.ppf(0.975, len(values) - 1) * statistics.stdev(values) / len(values) ** 0.5
+    return f"{100 * mean:.2f} ± {100 * ci95:.2f}"
 
 
 def measure_accuracy(args) -> None:

@@ -28,7 +28,7 @@ def diagnosis_page(results: list[Diagnosis]) -> Page:
     first = results[0]
     sections = [verdict_section(d, alone=len(results) == 1) for d in results]
     sections += [overview(results), attention_section(results), *(pictures_of_attention(d) for d in results)]
-    sections += [features_section(results), *(feature_maps(d) for d in results), likeness(results)]
+    sections += [features_section(results), *(feature_maps(d) for d in results), similarity_section(results)]
     sections += [predictions_section(d, alone=len(results) == 1) for d in results]
     sections += [training_section(d, alone=len(results) == 1) for d in results]
     sections += [left_out(results), about()]
@@ -96,7 +96,7 @@ def attention_section(results: list[Diagnosis]) -> Section | None:
     if placed:
         distances = {name: [a.distance_of_image.tolist() for a in layers] for name, layers in placed.items()}
         uniform = {layers[0].uniform_distance_of_image for layers in placed.values()}
-        dashed = {"looking everywhere alike": uniform.pop()} if len(uniform) == 1 else None
+        dashed = {"uniform attention": uniform.pop()} if len(uniform) == 1 else None
         svg = plots.head_values(distances, y="distance / side of the image", dashed=dashed)
         parts.append(
             Chart(svg, "How far heads look. Networks that learned locality have near-sighted heads in early layers.")
@@ -246,7 +246,7 @@ def features_section(results: list[Diagnosis]) -> Section | None:
         *curve(
             lambda b: b.probe and b.probe.test_accuracy,
             "accuracy of a linear probe",
-            "How well each layer already tells the classes apart (ridge regression on its mean token, half of the images to fit, half to test).",
+            "How well each layer already separates the classes (ridge regression on its mean token, half of the images to fit, half to test).",
         ),
     ]
     sick = [
@@ -309,10 +309,10 @@ def _grey(one: Tensor) -> np.ndarray:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Likeness
+# Similarity
 
 
-def likeness(results: list[Diagnosis]) -> Section | None:
+def similarity_section(results: list[Diagnosis]) -> Section | None:
     first, last = results[0], results[-1]
     cka = first.cka
     if cka is None:
@@ -326,7 +326,7 @@ def likeness(results: list[Diagnosis]) -> Section | None:
         parts.append(
             Chart(
                 svg,
-                f"Which depth of {last.name} each layer of {first.name} resembles most; larger dots are more alike.",
+                f"Which depth of {last.name} each layer of {first.name} resembles most; larger dots are more similar.",
             )
         )
         quarters = [
@@ -351,7 +351,7 @@ def likeness(results: list[Diagnosis]) -> Section | None:
                 }
             )
         )
-    return Section("Likeness of layers", parts, "Which layers compute the same thing?")
+    return Section("Similarity of layers", parts, "Which layers compute the same thing?")
 
 
 # ---------------------------------------------------------------------------------------------------------------------

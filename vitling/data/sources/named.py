@@ -169,7 +169,7 @@ def _open_torchvision(name: str, root: str, download: bool, ask: dict[str, Any])
         why = re.sub(r"\s+", " ", str(error))[:160]
     raise UserError(
         f"{name} is not in {root} and was not downloaded ({why}); connect to the network once, or name a folder that has it "
-        "as torchvision lays it out (--data-root FOLDER, root=FOLDER or VITLING_DATA=FOLDER)"
+        "as torchvision lays it out (the data root, or VITLING_DATA=FOLDER)"
     )
 
 
