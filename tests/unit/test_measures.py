@@ -9,7 +9,6 @@ import timm
 import torch
 
 import vitling.diagnose
-import vitling.models  # noqa: F401  (registers our families)
 from vitling.diagnose.diagnosis import diagnose, diagnose_run
 from vitling.diagnose.indicator import Finding, Indicator
 from vitling.diagnose.measures import MEASURES
