@@ -8,6 +8,8 @@ machine disturbs little and all alike; the median over turns counts. The goal: j
 .npz or folder as `vitling train` takes it, and may take a long time; its test split is looked at once per run.
 """
 
+import vitling  # isort: skip (before timm: it cures a torchvision wheel that does not match torch)
+
 import argparse
 import statistics
 import tempfile
@@ -20,7 +22,6 @@ from results_page import fill
 from scipy.stats import t
 from torch import nn
 
-import vitling
 from vitling.methods import create_method
 from vitling.models.agent import create_agent
 from vitling.optim import create_optimizer
@@ -108,8 +109,8 @@ def accuracy(data: str, seeds: int, settings: list[str], method_settings: list[s
 def mean_and_interval(values: list[float]) -> str:
     if len(values) < 2:
         return f"{values[0]:.2f} (one seed)"
-    half = t.ppf(0.975, len(values) - 1) * statistics.stdev(values) / len(values) ** 0.5
-    return f"{statistics.mean(values):.2f} ± {half:.2f}"
+    ci95 = t.ppf(0.975, len(values) - 1) * statistics.stdev(values) / len(values) ** 0.5
+    return f"{statistics.mean(values):.2f} ± {ci95:.2f}"
 
 
 def main() -> None:

@@ -3,7 +3,7 @@
 Importing it registers our families with timm, so that `timm.create_model("dhvt_tiny_cifar_patch4")` builds them.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 import sys as _sys
 from importlib import import_module as _import_module
@@ -58,7 +58,7 @@ def register_models() -> None:
 
 
 def _is_the_command() -> bool:
-    """Whether this process is the `vitling` command. It registers models when it needs them: --help does not wait for torch."""
+    """Whether this process is the `vitling` command. It registers models when it needs them: its help does not wait for torch."""
     if _sys.argv[:1] == ["-m"]:  # the name of a module that is being looked for
         return "vitling" in _sys.orig_argv
     return _Path(*_sys.argv[:1]).stem == "vitling"

@@ -65,11 +65,26 @@ MOVED = {
 }
 
 # old name -> new one, where a thing was renamed when it moved
-RENAMED = {"Classifier": "Predictor", "Passport": "ModelMetadata", "open_classifier": "open_predictor"}
+RENAMED = {
+    "Classifier": "Predictor",
+    "Passport": "ModelMetadata",
+    "find_twins": "find_near_duplicates",
+    "open_classifier": "open_predictor",
+}
 
 
 def _warn(text: str) -> None:
     warnings.warn(f"{text}; the old name goes in vitling 0.3", DeprecationWarning, stacklevel=3)
+
+
+def renamed_attribute(old: str, new: str) -> property:
+    """An attribute under its old name."""
+
+    def read(self):
+        _warn(f"{type(self).__name__}.{old} is now {new}")
+        return getattr(self, new)
+
+    return property(read)
 
 
 class MovedModule(ModuleType):

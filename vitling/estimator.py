@@ -23,6 +23,7 @@ from vitling.evaluation.temperature import calibrate
 from vitling.planning.plan import plan
 from vitling.recipes import Recipe, load_recipe, override, scale_epochs
 from vitling.runs.run import Run, asked_for
+from vitling.training.duration import parse_duration
 from vitling.training.loop import train
 from vitling.training.settings import Settings
 from vitling.training.signals import Interrupted
@@ -175,7 +176,7 @@ class ViTClassifier(ClassifierMixin, BaseEstimator):
             recipe = self.recipe if isinstance(self.recipe, Recipe) else load_recipe(self.recipe)
             recipe = override(recipe, settings)
         recipe = scale_epochs(recipe, self.epochs) if self.epochs else recipe
-        budget = terminal.parse_duration(str(self.budget)) if self.budget else None
+        budget = parse_duration(str(self.budget), what="budget") if self.budget else None
         return override(recipe, {"data": data, "seed": self.seed}), budget
 
     @contextmanager

@@ -113,8 +113,8 @@ def test_wrong_commands_are_one_clear_line(tmp_path, photographs, run):
         "train", "digits", "epoch=3", "--out", tmp_path / "a"
     )
     assert "unknown recipe 'digits/vit'" in error("train", "digits", "--recipe", "digits/vit")
-    assert "--budget soon is no time" in error("train", "digits", "--budget", "soon", "--out", tmp_path / "a")
-    assert "--precision half is not one of" in error("train", "digits", "--precision", "half", "--out", tmp_path / "a")
+    assert "--budget 'soon' is not a duration" in error("train", "digits", "--budget", "soon", "--out", tmp_path / "a")
+    assert "precision=half is not one of" in error("train", "digits", "--precision", "half", "--out", tmp_path / "a")
     assert "holds another run" in error("train", "digits", "--out", run)
     assert "no run at" in error("evaluate", tmp_path / "nowhere")
     assert "is not a run directory" in error("evaluate", photographs)
@@ -156,7 +156,7 @@ def test_what_is_no_run_or_a_broken_one_is_one_clear_line(run, photographs, tmp_
     (tmp_path / "file").touch()
     for command in (["train", "digits", "--recipe", "digits/vit_nano"], ["study", "digits/vit_nano"], ["demo"]):
         assert "is a file; choose another folder" in error(*command, "--out", tmp_path / "file")
-    assert "--precision half is not one of" in error("study", "digits/vit_nano", "--precision", "half")
+    assert "precision=half is not one of" in error("study", "digits/vit_nano", "--precision", "half")
     assert not (tmp_path / "study").exists()
 
 

@@ -133,7 +133,7 @@ def test_bad_data_is_one_clear_line(tmp_path):
     assert "holds 1 image but no class folders" in error("plan", folder("one", a_png=picture))
     assert "has only one class ('a')" in error("plan", folder("alone", a__1_png=picture, a__2_png=picture))
     assert "no such path" in error("plan", tmp_path / "nowhere")
-    assert "--budget soon is no time" in error("plan", "digits", "--budget", "soon")
+    assert "--budget 'soon' is not a duration" in error("plan", "digits", "--budget", "soon")
     many = folder("many", **{f"c{i}__1_png": picture for i in range(50)})
     assert "only one training image of classes 'c0', 'c1', 'c10', 'c11', 'c12' and 45 more" in error("plan", many)
     assert "none of its 4 images can be read, the first: a/1.png" in error(

@@ -68,9 +68,9 @@ def test_rows_hold_the_scores_of_their_runs_and_differences_are_paired_by_seed(f
         first, second = (reached["fast", fraction, s] - reached["small", fraction, s] for s in (0, 1))
         assert fast.difference == pytest.approx((first + second) / 2)
         # two values: half their distance times t(0.975, 1) = 12.7062
-        assert fast.difference_half == pytest.approx(abs(first - second) / 2 * 12.7062, rel=1e-5)
+        assert fast.difference_ci95 == pytest.approx(abs(first - second) / 2 * 12.7062, rel=1e-5)
         assert small.difference == 0
-        assert math.isnan(small.difference_half)
+        assert math.isnan(small.difference_ci95)
         assert fast.parameters == sum(p.numel() for p in finished.runs["fast", fraction, 0].load_model().parameters())
         assert fast.epochs == 2
         assert fast.macs > fast.parameters / 10
@@ -195,8 +195,8 @@ def test_a_run_that_fails_is_a_row_with_the_reason_and_the_others_go_on(tmp_path
     [
         (["digits/vit_nan"], "unknown recipe 'digits/vit_nan'"),
         (["digits/vit_nano", "epoch=3"], "unknown recipe key 'epoch'"),
-        (["digits/vit_nano", "--budget", "soon"], "--budget soon is no time"),
-        (["digits/vit_nano", "--fractions", "a"], "--fractions a are no parts"),
+        (["digits/vit_nano", "--budget", "soon"], "--budget 'soon' is not a duration"),
+        (["digits/vit_nano", "--fractions", "a"], "--fractions 'a' are not fractions"),
         (["digits/vit_nano", "--json", "--csv"], "choose one"),
         (["digits/vit_nano", "--split", "tset"], "unknown split 'tset'"),
         (["digits/vit_nano", "--data", "no/such/folder"], "no/such/folder"),

@@ -177,7 +177,7 @@ def test_the_annotator_never_sees_the_validation_split(student):
         ({"method_args.maps": "folder"}, "token labeling needs labels: give one of"),
         ({"method_args.label": "truth"}, r"no argument 'method_args.label'. Did you mean labels"),
         ({"method_args.labels": "nowhere"}, "no label maps in nowhere"),
-        ({"method_args.annotator": "nobody"}, "no annotator 'nobody'"),
+        ({"method_args.annotator": "nobody"}, "no model at nobody; give a run"),
         (
             {"method_args.labels": "truth", "method_args.annotator_epochs": 3},
             "annotator_epochs=3 is for method_args.relabel=auto",
@@ -199,7 +199,7 @@ def test_maps_of_other_data_are_refused(labels, student, tmp_path):
     np.savez(tmp_path / "other.npz", train_images=images, train_labels=digits.target[:1438])
     with pytest.raises(UserError, match="are of other images than other"):
         train(replace(student, data=str(tmp_path / "other.npz")), tmp_path / "run")
-    with pytest.raises(UserError, match="labels and pixels would not meet"):
+    with pytest.raises(UserError, match="labels and pixels would not match"):
         train(replace(student, fit="crop"), tmp_path / "run")
 
 
@@ -221,7 +221,7 @@ def test_the_command_line_from_annotator_to_evaluation(annotator, tmp_path):
     done = subprocess.run(wrong, capture_output=True, text=True, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (
         2,
-        "error: --size big is no image size; write 64, or 64x96 for height x width.\n",
+        "error: --size 'big' is not an image size; write 64, or 64x96 for height x width.\n",
     )
 
 

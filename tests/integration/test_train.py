@@ -413,7 +413,7 @@ def test_the_number_of_threads_is_chosen_recorded_and_given_back(tmp_path):
 def test_fp16_without_a_gpu_is_refused(tmp_path):
     if default_device().type != "cpu":
         pytest.skip("this machine has a GPU")
-    with pytest.raises(UserError, match="--precision fp16 needs a GPU"):
+    with pytest.raises(UserError, match="precision=fp16 needs a GPU"):
         train(RECIPE, tmp_path / "run", settings=Settings(precision="fp16"))
 
 

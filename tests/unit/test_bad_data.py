@@ -135,7 +135,7 @@ def test_class_names_must_differ(tmp_path):
 
 def test_a_root_that_would_be_ignored_is_refused(tmp_path):
     for given in ("digits", "hf:owner/name", str(tmp_path), "a.npz"):
-        assert f"has no meaning for {given}" in message(given, root=tmp_path)
+        assert f"does not apply to {given}" in message(given, root=tmp_path)
 
 
 def test_two_folders_for_one_split(tmp_path):

@@ -332,6 +332,6 @@ def test_what_is_cut_off_depends_on_the_shape_so_maps_of_another_shape_are_refus
     written(tmp_path / "maps", head)
     maps = LabelMaps.open(tmp_path / "maps")
     assert len(maps.of_split(data, data.splits["train"], fit="crop", size=(4, 6))) == 60
-    with pytest.raises(UserError, match=r"labels and pixels would not meet. Write maps with --fit crop --size 6x6"):
+    with pytest.raises(UserError, match=r"labels and pixels would not match. Write maps with fit=crop and size=6x6"):
         maps.of_split(data, data.splits["train"], fit="crop", size=(6, 6))
     assert changed(head, fit="pad") != head

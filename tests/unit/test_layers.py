@@ -1,6 +1,7 @@
 """The shape of the package, beyond what import-linter checks."""
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,18 @@ def test_nobody_outside_methods_asks_for_a_method_by_name(file):
         if isinstance(node, ast.Compare) and isinstance(node.left, ast.Attribute) and node.left.attr == "method":
             names = [c.value for c in node.comparators if isinstance(c, ast.Constant)]
             assert not set(names) & set(METHODS), f"line {node.lineno} compares with {names}"
+
+
+def test_only_the_command_line_names_flags():
+    flag = re.compile(r"(?<![\w-])--[a-z]")
+    for file in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if (
+                isinstance(node, ast.Constant)
+                and isinstance(node.value, str)
+                and not file.is_relative_to(PACKAGE / "cli")
+            ):
+                assert not flag.search(node.value), f"{file}, line {node.lineno}: {node.value}"
 
 
 def test_no_function_shadows_its_module():

@@ -9,7 +9,7 @@ from PIL import Image, ImageEnhance
 from recorder import Recorder
 
 from vitling.data.sources.images import fit_image
-from vitling.planning.near_duplicates import EXACT, SIDE, find_twins, perceptual_hash
+from vitling.planning.near_duplicates import EXACT, SIDE, find_near_duplicates, perceptual_hash
 
 
 def a_picture(seed: int, size: tuple[int, int] = (96, 72)) -> Image.Image:
@@ -41,26 +41,26 @@ CHANGES = {
 def test_a_copy_is_found_whatever_was_done_to_it(change):
     originals = [a_picture(seed) for seed in range(30)]
     copies = [change(originals[i]) for i in (4, 17)]
-    pairs = find_twins(thumbnails(copies), thumbnails(originals))
+    pairs = find_near_duplicates(thumbnails(copies), thumbnails(originals))
     assert pairs.tolist() == [[0, 4], [1, 17]]
 
 
 def test_different_pictures_and_mirrored_ones_are_no_copies():
     originals = [a_picture(seed) for seed in range(200)]
     mirrored = [image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) for image in originals]
-    assert len(find_twins(thumbnails(originals))) == 0
-    assert len(find_twins(thumbnails(mirrored), thumbnails(originals))) == 0
+    assert len(find_near_duplicates(thumbnails(originals))) == 0
+    assert len(find_near_duplicates(thumbnails(mirrored), thumbnails(originals))) == 0
 
 
 def test_the_same_shapes_in_other_colours_are_no_copies():
     picture = a_picture(1)
     red, green, blue = picture.split()
-    assert len(find_twins(thumbnails([picture, Image.merge("RGB", (blue, red, green))]))) == 0
+    assert len(find_near_duplicates(thumbnails([picture, Image.merge("RGB", (blue, red, green))]))) == 0
 
 
 def test_each_copy_inside_a_split_counts_once():
     pictures = [a_picture(seed) for seed in range(5)]
-    pairs = find_twins(thumbnails([*pictures, pictures[1], pictures[3], pictures[1]]))
+    pairs = find_near_duplicates(thumbnails([*pictures, pictures[1], pictures[3], pictures[1]]))
     assert [i for i, _ in pairs] == [5, 6, 7]
     assert all(j in ({1, 5} if i in (5, 7) else {3}) for i, j in pairs)
 
@@ -70,14 +70,14 @@ def test_pairs_are_found_across_blocks_too(monkeypatch):
     pictures = [a_picture(seed) for seed in range(40)]
     pictures[33] = as_jpeg(pictures[2], 40)
     recorder = Recorder()
-    pairs = find_twins(thumbnails(pictures), callback=recorder)
+    pairs = find_near_duplicates(thumbnails(pictures), callback=recorder)
     assert pairs.tolist() == [[33, 2]]
     assert recorder.progress[-1] == ("looking for copies", 40, 40)
 
 
 def test_thousands_of_blank_images_are_copies_and_need_no_list_of_all_pairs():
     blank = torch.full((3000, 1, SIDE, SIDE), 200, dtype=torch.uint8)
-    pairs = find_twins(blank)
+    pairs = find_near_duplicates(blank)
     assert len(pairs) == 2999
     assert (pairs[:, 1] < pairs[:, 0]).all()
 
@@ -85,15 +85,19 @@ def test_thousands_of_blank_images_are_copies_and_need_no_list_of_all_pairs():
 def test_images_too_small_to_tell_apart_must_be_equal():
     picture = a_picture(1)
     pair = thumbnails([picture, as_jpeg(picture, 10)])
-    assert len(find_twins(pair)) == 1
-    assert len(find_twins(pair, likeness=EXACT)) == 0
-    assert len(find_twins(thumbnails([picture, picture]), likeness=EXACT)) == 1
+    assert len(find_near_duplicates(pair)) == 1
+    assert len(find_near_duplicates(pair, max_difference=EXACT)) == 0
+    assert len(find_near_duplicates(thumbnails([picture, picture]), max_difference=EXACT)) == 1
 
 
 def test_no_images_have_no_copies():
     nothing = torch.empty(0, 3, SIDE, SIDE, dtype=torch.uint8)
     some = thumbnails([a_picture(1), a_picture(2)])
-    for pairs in (find_twins(nothing), find_twins(nothing, some), find_twins(some, nothing)):
+    for pairs in (
+        find_near_duplicates(nothing),
+        find_near_duplicates(nothing, some),
+        find_near_duplicates(some, nothing),
+    ):
         assert pairs.shape == (0, 2)
 
 

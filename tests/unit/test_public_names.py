@@ -81,6 +81,16 @@ def test_what_was_renamed_when_it_moved_is_found_by_its_old_name():
         assert import_module("vitling.passport").Passport is ModelMetadata
 
 
+def test_an_attribute_is_read_by_its_old_name():
+    from vitling.papers.reproduction import Ours
+
+    ours = Ours("test", [80.0, 82.0], mean=81.0, ci95=12.7, difference=1.0, difference_ci95=0.5, epochs=3)
+    with pytest.warns(DeprecationWarning, match="Ours.half is now ci95"):
+        assert ours.half == 12.7
+    with pytest.warns(DeprecationWarning, match="Ours.difference_half is now difference_ci95"):
+        assert ours.difference_half == 0.5
+
+
 def test_an_old_module_that_lacks_a_name_says_so_and_every_new_place_exists():
     with pytest.raises(ImportError, match="cannot import name 'nothing'"):
         exec("from vitling.train import nothing")

@@ -158,7 +158,7 @@ def test_given_data_goes_to_the_rows_that_have_no_download():
         (dict(name="dhvt/tabel6"), "Did you mean dhvt/table6"),
         (dict(name="dhvt/table6", rows="DAF"), None),
         (dict(name="dhvt/table6", rows="swin"), "dhvt/table6 has no row 'swin'"),
-        (dict(name="dhvt/table6", scale="large"), "--scale large is not one of paper, nano"),
+        (dict(name="dhvt/table6", scale="large"), "scale=large is not one of paper, nano"),
         (dict(name="dhvt/table2", data="somewhere"), "these rows need 3: ClipArt, Painting, Sketch"),
         (dict(name="dhvt/table2", data="somewhere", rows="ClipArt"), None),
     ],
@@ -175,7 +175,7 @@ def test_what_cannot_be_planned_is_said_in_one_line(asked, said):
 
 def test_rows_whose_data_weights_or_labels_are_missing_say_what_to_do(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match="no row of lvvit/table5 can be trained yet: ImageNet has no download"):
+    with pytest.raises(UserError, match="no row of lvvit/table5 can be trained yet: ImageNet cannot be downloaded"):
         leave_out_unready(make_plan("lvvit/table5"))
     plan = leave_out_unready(make_plan("lvvit/table3", data=str(tmp_path)))
     reasons = {line.label: line.reason for line in plan.lines}
@@ -187,7 +187,7 @@ def test_rows_whose_data_weights_or_labels_are_missing_say_what_to_do(tmp_path, 
 
 @pytest.mark.skipif(default_device().type != "cpu", reason="there is a GPU here")
 def test_the_published_setting_is_refused_without_a_gpu():
-    with pytest.raises(UserError, match="needs a GPU, and this machine has none; add --scale nano"):
+    with pytest.raises(UserError, match="needs a GPU, and this machine has none; choose scale=nano"):
         reproduce("diagnosis/table1", rows="CIFAR-10")
 
 

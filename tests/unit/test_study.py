@@ -145,7 +145,7 @@ def test_seeds_and_fractions_are_read():
         (dict(seeds=[1, 1]), "seeds=1,1 must be one or more, each once"),
         (dict(seeds=0), "seeds=none must be one or more"),
         (dict(split="train"), "unknown split 'train'; a study compares test or val"),
-        (dict(jobs=0), "--jobs 0 is out of range"),
+        (dict(jobs=0), "jobs=0 is out of range"),
         (dict(recipes={}), "at least one recipe"),
         (dict(recipes={"a b": Recipe(), "a-b": Recipe()}), "'a b' and 'a-b' are one as folders"),
     ],

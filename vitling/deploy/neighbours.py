@@ -1,4 +1,4 @@
-"""The training images that a model finds most alike a new one: by the angle between its features, before the classifier."""
+"""The training images most similar to a new one: by the cosine similarity of the features before the classifier."""
 
 import contextlib
 import hashlib
@@ -28,9 +28,9 @@ class Neighbours:
     features: Tensor
 
     def nearest(self, features: Tensor, count: int) -> list[tuple[int, float]]:
-        """The most alike images of one new image, best first: their number and the cosine of the angle."""
-        likeness = self.features.float() @ F.normalize(features.float().flatten(), dim=0).cpu()
-        best = likeness.topk(min(count, len(likeness)))
+        """The images most similar to a new one, best first: their number and cosine similarity."""
+        similarity = self.features.float() @ F.normalize(features.float().flatten(), dim=0).cpu()
+        best = similarity.topk(min(count, len(similarity)))
         return list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
 
 

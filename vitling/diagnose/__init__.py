@@ -16,7 +16,7 @@ _PUBLIC = {
         "files": ("write_diagnosis",),
         "health": ("confident_mistakes", "generalisation_gap"),
         "indicator": ("Finding",),
-        "match": ("match_layers", "spearman"),
+        "match": ("match_layers",),
         "measurements": ("Measurements",),
         "result": ("Diagnosis",),
         "sharpness": ("Hessian", "loss_sharpness"),

@@ -31,7 +31,7 @@ def diagnosis_page(results: list[Diagnosis]) -> Page:
     first = results[0]
     sections = [verdict_section(d, alone=len(results) == 1) for d in results]
     sections += [overview(results), attention_section(results), *(pictures_of_attention(d) for d in results)]
-    sections += [features_section(results), *(feature_maps(d) for d in results), likeness(results)]
+    sections += [features_section(results), *(feature_maps(d) for d in results), similarity_section(results)]
     sections += [predictions_section(d, alone=len(results) == 1) for d in results]
     sections += [training_section(d, alone=len(results) == 1) for d in results]
     sections += [left_out(results), about()]
@@ -257,10 +257,10 @@ def _grey(one: Tensor) -> np.ndarray:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Likeness
+# Similarity
 
 
-def likeness(results: list[Diagnosis]) -> Section | None:
+def similarity_section(results: list[Diagnosis]) -> Section | None:
     first, last = results[0], results[-1]
     cka = first.cka
     if cka is None:
@@ -274,7 +274,7 @@ def likeness(results: list[Diagnosis]) -> Section | None:
         parts.append(
             Chart(
                 svg,
-                f"Which depth of {last.name} each layer of {first.name} resembles most; larger dots are more alike.",
+                f"Which depth of {last.name} each layer of {first.name} resembles most; larger dots are more similar.",
             )
         )
         quarters = [
@@ -299,7 +299,7 @@ def likeness(results: list[Diagnosis]) -> Section | None:
                 }
             )
         )
-    return Section("Likeness of layers", parts, "Which layers compute the same thing?")
+    return Section("Similarity of layers", parts, "Which layers compute the same thing?")
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ _NO_SETTING = "the paper gives no optimiser for it; this is DHVT-T's"
 
 
 def _domain(data: Data, resnet: float, tiny: float, small: float) -> tuple[Row, ...]:
-    """DomainNet has no download: give a domain's folder or list with --data, and its rows with --rows."""
+    """DomainNet cannot be downloaded: give a domain's folder or list as `data`, and its rows as `rows`."""
     return (
         Row(
             "ResNet-50",

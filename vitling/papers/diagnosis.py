@@ -46,7 +46,7 @@ fig4 = Figure(
     kind="attention",
 )
 fig6 = Figure(
-    "Likeness of ViT and ResNet trained on much data (nano: on all of a small dataset and on a tenth)",
+    "Similarity of ViT and ResNet trained on much data (nano: on all of a small dataset and on a tenth)",
     _DRAWN,
     (
         _large("ViT", VIT, Data("all of the data", 10, 0)),
@@ -54,6 +54,6 @@ fig6 = Figure(
         _large("ViT, a tenth", replace(VIT, fraction=0.1), _TENTH),
         _large("ResNet-18, a tenth", replace(RESNET, fraction=0.1), _TENTH),
     ),
-    kind="likeness",
+    kind="similarity",
 )
-fig7 = Figure("Likeness of ViT and ResNet trained on little data", _DRAWN, table1.rows, kind="likeness")
+fig7 = Figure("Similarity of ViT and ResNet trained on little data", _DRAWN, table1.rows, kind="similarity")

@@ -68,7 +68,7 @@ def draw_figure(
     elif plan.table.kind == "sizes" and scale == "paper":
         if budget_seconds or epochs:
             raise UserError(
-                f"{name} trains nothing at the paper's scale; leave --budget and --epochs out, or add --scale nano."
+                f"{name} trains nothing at the paper's scale; leave the budget and epochs out, or choose scale=nano."
             )
         study = None
     else:
@@ -76,7 +76,7 @@ def draw_figure(
         study = reproduce(name, folder, scale=scale, rows=rows, seeds=seeds, data=data, **options).study
         if study is None:
             raise UserError(
-                f"{name} cannot be drawn at this scale: {plan.lines[0].reason}; try --scale nano or --runs."
+                f"{name} cannot be drawn at this scale: {plan.lines[0].reason}; try scale=nano, or give the runs of a study."
             )
     sizes = count_sizes(plan, settings, callback) if plan.table.kind == "sizes" else {}
     sections = DRAWINGS[plan.table.kind](Drawn(plan, sizes, study, callback))
@@ -98,9 +98,7 @@ def _subtitle(study: Study | None, scale: str) -> str:
 
 def _open_study(folder: str | Path) -> Study:
     if not (Path(folder) / "study.json").exists():
-        raise UserError(
-            f"no study at {folder}; --runs takes a folder that `vitling study` or `vitling reproduce` wrote."
-        )
+        raise UserError(f"no study at {folder}; give a folder that `vitling study` or `vitling reproduce` wrote.")
     return Study(folder)
 
 
@@ -199,9 +197,9 @@ def draw_sensitivity(drawn: Drawn) -> list[Section]:
         for label in labels:
             scores = [score for run in drawn.runs(label) if (score := drawn.study.score(run)) is not None]
             if scores:
-                centre, half = confidence_interval(scores)
-                half = 0.0 if math.isnan(half) else half
-                points.append((float(label.split()[-1]), centre, centre - half, centre + half))
+                centre, ci95 = confidence_interval(scores)
+                ci95 = 0.0 if math.isnan(ci95) else ci95
+                points.append((float(label.split()[-1]), centre, centre - ci95, centre + ci95))
         if points:
             name = setting.replace("_", " ")
             svg = plots.bands({name: tuple(zip(*points, strict=True))}, x=name, y="top-1 %", dots=True)
@@ -211,10 +209,10 @@ def draw_sensitivity(drawn: Drawn) -> list[Section]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Likeness and attention (the diagnosis paper's figures 4, 6 and 7)
+# Similarity and attention (the diagnosis paper's figures 4, 6 and 7)
 
 
-def draw_likeness(drawn: Drawn) -> list[Section]:
+def draw_similarity(drawn: Drawn) -> list[Section]:
     """CKA of each ViT with the ResNet of the same data, seed by seed the first."""
     sections = []
     lines = [line for line in drawn.plan.lines if line.label.startswith("ViT")]
@@ -223,7 +221,7 @@ def draw_likeness(drawn: Drawn) -> list[Section]:
         if len(pair) == 2:
             results = diagnosis.diagnose(*pair, callback=drawn.callback)
             results[0].subject.name, results[1].subject.name = "ViT", "ResNet-18"
-            section = page.likeness(results)
+            section = page.similarity_section(results)
             if section:
                 where = line.label.removeprefix("ViT").removeprefix(", ") or Path(pair[0].recipe.data).stem
                 section.title = f"ViT and ResNet-18, {where}"
@@ -245,6 +243,6 @@ DRAWINGS: dict[str, Callable[[Drawn], list[Section]]] = {
     "sizes": draw_sizes,
     "curves": draw_curves,
     "sensitivity": draw_sensitivity,
-    "likeness": draw_likeness,
+    "similarity": draw_similarity,
     "attention": draw_attention,
 }

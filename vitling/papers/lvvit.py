@@ -6,7 +6,7 @@ from vitling.papers.table import QUOTED, Figure, Row, Table, nano
 from vitling.recipes import Augment, Recipe
 
 _MEASURED = "best epoch of the averaged weights of one run, on the validation set"
-_NEEDS_MAPS = "needs label maps: `vitling relabel ANNOTATOR FOLDER --fit crop --out labels/imagenet`"
+_NEEDS_MAPS = "needs label maps in labels/imagenet, written by `vitling relabel` with fit=crop"
 
 # -- nano networks -----------------------------------------------------------------------------------------------------
 

@@ -57,7 +57,7 @@ def make_plan(
 ) -> Plan:
     """The lines of a table; `rows` picks some, as names or parts of names with commas between."""
     if scale not in SCALES:
-        raise UserError(f"--scale {scale} is not one of {', '.join(SCALES)}.")
+        raise UserError(f"scale={scale} is not one of {', '.join(SCALES)}.")
     table = find_table(name)
     lines = _nano_lines(table, data or "digits") if scale == "nano" else _paper_lines(table)
     if rows:
@@ -72,7 +72,7 @@ def make_plan(
 def find_table(name: str) -> Table:
     known = tables()
     if name not in known:
-        raise UserError(f"no table '{name}'. {did_you_mean(name, known)} `vitling reproduce --list` shows all.")
+        raise UserError(f"no table '{name}'. {did_you_mean(name, known)} `vitling reproduce` lists them all.")
     return known[name]
 
 
@@ -90,8 +90,8 @@ def _nano_lines(table: Table, data: str) -> list[Line]:
     """Rows of one label and one nano recipe are one line."""
     groups: list[list[Row]] = []
     for row in table.rows:
-        alike = (g for g in groups if (g[0].label, g[0].nano, g[0].network) == (row.label, row.nano, row.network))
-        group = next(alike, None)
+        same = (g for g in groups if (g[0].label, g[0].nano, g[0].network) == (row.label, row.nano, row.network))
+        group = next(same, None)
         groups.append([row]) if group is None else group.append(row)
     labels = [group[0].label for group in groups]
     lines = []
@@ -123,8 +123,8 @@ def _given_data(lines: list[Line], data: str) -> list[Line]:
     sources = list(dict.fromkeys(line.row.data.source or line.row.data.name for line in needing if line.recipe))
     if len(sources) > 1:
         raise UserError(
-            f"--data {data} is one dataset and these rows need {len(sources)}: {', '.join(sources)}; "
-            f"pick the rows of one with --rows, such as --rows {sources[0]}."
+            f"data={data} is one dataset and these rows need {len(sources)}: {', '.join(sources)}; "
+            f"pick the rows of one, such as rows={sources[0]}."
         )
     return [
         replace(line, recipe=replace(line.recipe, data=data)) if line.recipe and line in needing else line
@@ -134,7 +134,7 @@ def _given_data(lines: list[Line], data: str) -> list[Line]:
 
 def _with_epochs(recipe: Recipe, epochs: int) -> Recipe:
     if epochs < 1:
-        raise UserError(f"--epochs {epochs} is out of range; it must be at least 1.")
+        raise UserError(f"epochs={epochs} is out of range; it must be at least 1.")
     return scale_epochs(recipe, epochs)
 
 
@@ -161,7 +161,7 @@ def leave_out_unready(plan: Plan) -> Plan:
 def _missing(line: Line) -> str:
     recipe, data = line.recipe, line.row.data
     if recipe.data in NO_DOWNLOAD:
-        return f"{data.source or data.name} has no download; give its folder with --data."
+        return f"{data.source or data.name} cannot be downloaded; give its folder as data."
     if recipe.init and not recipe.init.startswith(("timm/", "hf-hub:")) and not Path(recipe.init).exists():
         return f"it starts from {recipe.init}, which is not there; {line.row.note_at('paper') or 'train that first'}."
     from vitling.methods import find_method  # here, because torch takes seconds to import

@@ -1,6 +1,6 @@
 """reproduce(PAPER/TABLE): train the rows of a paper's table as a study, and put our numbers beside the paper's.
 
-`--scale paper` trains the published settings, `--scale nano` the same comparison with nano models on a small dataset.
+scale="paper" trains the published settings, scale="nano" the same comparison with nano models on a small dataset.
 """
 
 import json
@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
+from vitling._deprecated import renamed_attribute
 from vitling.callbacks import Callback, StudyCallback
 from vitling.errors import UserError
 from vitling.evaluation.intervals import confidence_interval
@@ -32,10 +33,13 @@ class Ours:
     split: str  # test, or val for an agent: runs keep the ViT
     scores: list[float]
     mean: float
-    half: float  # of the 95 % confidence interval; nan with one seed
+    ci95: float  # half-width of the 95 % confidence interval; nan with one seed
     difference: float  # to the first line that was trained, paired by seed
-    difference_half: float
+    difference_ci95: float
     epochs: int
+
+    half = renamed_attribute("half", "ci95")
+    difference_half = renamed_attribute("difference_half", "difference_ci95")
 
 
 @dataclass(frozen=True)
@@ -121,10 +125,10 @@ class Reproduction:
         """To the first line, on the paper's own data; where it has several, the first."""
         row = result.line.row
         first = next((r.line.row for r in self.results if r.line.is_trained), None)
-        alike = first and next((r for r in self._rows_of(first.label) if r.data == row.data), None)
-        if not alike or alike is row or row.top1 is None or alike.top1 is None:
+        same_data = first and next((r for r in self._rows_of(first.label) if r.data == row.data), None)
+        if not same_data or same_data is row or row.top1 is None or same_data.top1 is None:
             return ""
-        return f"{row.top1 - alike.top1:+.2f}"
+        return f"{row.top1 - same_data.top1:+.2f}"
 
     def _rows_of(self, label: str) -> list:
         return [row for row in self.plan.table.rows if row.label == label]
@@ -239,7 +243,7 @@ class Reproduction:
     def _charts(self) -> list[Chart]:
         from vitling.reports import plots
 
-        ours = [(r.line.label, r.ours.mean, r.ours.half) for r in self.results if r.ours]
+        ours = [(r.line.label, r.ours.mean, r.ours.ci95) for r in self.results if r.ours]
         paper = [(r.line.label, r.line.row.top1, math.nan) for r in self.results if r.ours]
         if len(ours) < 2:
             return []
@@ -325,8 +329,8 @@ def _check_device(plan: Plan, budget_seconds: float | None, epochs: int | None) 
     """The published settings take days on one GPU; on a CPU they are refused unless the time is bounded."""
     if plan.scale == "paper" and default_device().type == "cpu" and not (budget_seconds or epochs):
         raise UserError(
-            f"the published setting of {plan.name} needs a GPU, and this machine has none; add --scale nano for the same "
-            "comparison on this CPU, --dry-run to see the plan, or --budget or --epochs to bound the time."
+            f"the published setting of {plan.name} needs a GPU, and this machine has none; choose scale=nano for the same "
+            "comparison on this CPU, or bound the time with a budget or epochs."
         )
 
 
@@ -335,7 +339,7 @@ def _check_device(plan: Plan, budget_seconds: float | None, epochs: int | None) 
 
 
 def _scores(study: Study, line: Line) -> dict[int, float]:
-    """By seed, the percentage that a line's network got right."""
+    """By seed, the top-1 in percent of a line's network."""
     runs = {seed: run for (name, _, seed), run in study.runs.items() if name == line.study_name and run.finished}
     name = line.row.network
     read = study.score if name == "model" else partial(_companion_score, name)
@@ -350,12 +354,12 @@ def _companion_score(name: str, run: Run) -> float | None:
 
 
 def _ours(line: Line, scores: dict[int, float], first: dict[int, float] | None, epochs: int) -> Ours:
-    mean, half = confidence_interval(list(scores.values()))
+    mean, ci95 = confidence_interval(list(scores.values()))
     is_model = line.row.network == "model"
     # A companion's validation accuracy is not compared with the test accuracy of the first line.
     paired = [scores[seed] - first[seed] for seed in scores if seed in first] if first and is_model else []
-    difference, difference_half = confidence_interval(paired)
-    return Ours("test" if is_model else "val", list(scores.values()), mean, half, difference, difference_half, epochs)
+    difference, difference_ci95 = confidence_interval(paired)
+    return Ours("test" if is_model else "val", list(scores.values()), mean, ci95, difference, difference_ci95, epochs)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -375,11 +379,11 @@ def _paper_size(result: Result, name: str, unit: str) -> str:
 
 
 def _ours_text(ours: Ours | None) -> str:
-    return "" if ours is None else plus_minus(ours.mean, ours.half) + (" (val)" if ours.split == "val" else "")
+    return "" if ours is None else plus_minus(ours.mean, ours.ci95) + (" (val)" if ours.split == "val" else "")
 
 
 def _difference_text(ours: Ours | None) -> str:
-    return "" if ours is None or math.isnan(ours.difference) else plus_minus(ours.difference, ours.difference_half, "+")
+    return "" if ours is None or math.isnan(ours.difference) else plus_minus(ours.difference, ours.difference_ci95, "+")
 
 
 def _numbers(values: dict[str, int] | None) -> str:

@@ -17,7 +17,7 @@ class Data:
     name: str
     classes: int
     images: int  # for training
-    source: str = ""  # what has to be given with --data where it has no download; its own name unless it is a part
+    source: str = ""  # what has to be given as data where it cannot be downloaded; its own name unless it is a part
 
 
 IMAGENET = Data("ImageNet", 1000, 1_281_167)
@@ -71,7 +71,7 @@ class Table:
 class Figure(Table):
     """A figure of a paper: the rows are the runs that it draws."""
 
-    kind: Literal["sizes", "curves", "sensitivity", "likeness", "attention"] = "curves"
+    kind: Literal["sizes", "curves", "sensitivity", "similarity", "attention"] = "curves"
     groups: dict[str, tuple[str, ...]] = field(default_factory=dict)  # a series or panel -> labels of its rows
 
 

@@ -1,7 +1,7 @@
 """Near-duplicates: images that are the same but for size, compression or a touch of brightness.
 
 Each image becomes a thumbnail, each thumbnail 64 bits that small changes leave alone (a perceptual hash: the signs of its
-lowest frequencies). Hashes that differ in few bits are candidates; thumbnails that look alike too are twins. All pairs of hashes
+lowest frequencies). Hashes that differ in few bits are candidates; those whose thumbnails are similar too are near-duplicates. All pairs of hashes
 are compared, but as products of matrices, and each image keeps its few best candidates: 20,000 images take seconds, and a
 folder of blank scans takes no more memory than any other.
 """
@@ -14,10 +14,10 @@ from vitling.callbacks import Callback
 
 SIDE = 32  # of a thumbnail
 FREQUENCIES = 8  # kept per axis: 64 bits
-MOST_BITS = 12  # that the hashes of twins may differ in
+MOST_BITS = 12  # that the hashes of near-duplicates may differ in
 CANDIDATES = 4  # per image whose thumbnails are compared
-LIKENESS = 0.25  # root mean square difference of twins, as a share of the image's own contrast
-EXACT = 0.01  # the same for images too small to tell a copy from a look-alike: only copies count
+MAX_DIFFERENCE = 0.25  # root mean square difference of near-duplicates, as a share of the image's own contrast
+EXACT = 0.01  # the same for images too small to distinguish a copy from a similar image: only copies count
 FEW_VALUES = 3 * 32 * 32  # pixels times channels below which an image is so small
 NOISE = 0.5  # grey levels: what varies less is flat
 BLOCK = 2048  # images compared with all others at once
@@ -41,15 +41,15 @@ def _cosines(side: int) -> Tensor:
     return torch.cos(torch.arange(side)[:, None] * positions)
 
 
-def find_twins(
+def find_near_duplicates(
     thumbnails: Tensor,
     among: Tensor | None = None,
     *,
-    likeness: float = LIKENESS,
+    max_difference: float = MAX_DIFFERENCE,
     task: str = "looking for copies",
     callback: Callback | None = None,
 ) -> np.ndarray:
-    """Rows (i, j): image i looks like image j. One row per image that has a twin, so their number is that of copies.
+    """Rows (i, j): image i looks like image j. One row per image that has a near-duplicate, so their number is that of copies.
 
     j is an image of `among`, such as the training split; without it, an earlier image of the same thumbnails.
     """
@@ -68,21 +68,23 @@ def find_twins(
         near = (agreement.amax(dim=1) >= 64 - 2 * MOST_BITS).nonzero().flatten()
         best = agreement[near].topk(min(CANDIDATES, reach), dim=1)
         best.indices[best.values < 64 - 2 * MOST_BITS] = -1
-        found.append(_most_alike(thumbnails, others, near + start, best.indices, likeness))
+        found.append(_most_similar(thumbnails, others, near + start, best.indices, max_difference))
         if callback:
             callback.on_progress(task, stop, len(thumbnails))
     return np.concatenate(found)
 
 
-def _most_alike(thumbnails: Tensor, others: Tensor, rows: Tensor, candidates: Tensor, likeness: float) -> np.ndarray:
-    """Of each row's candidates (-1: none) the one that looks most like it, where one looks alike."""
+def _most_similar(
+    thumbnails: Tensor, others: Tensor, rows: Tensor, candidates: Tensor, max_difference: float
+) -> np.ndarray:
+    """Of each row's candidates (-1: none) the most similar one, where it is similar enough."""
     pairs = [np.empty((0, 2), np.int64)]
     for row, columns in zip(rows.split(256), candidates.split(256), strict=True):
         image, other = standardised(thumbnails[row])[:, None], standardised(others[columns])
         difference = (image - other).square().mean(dim=-1).sqrt().masked_fill(columns < 0, torch.inf)
         least, place = difference.min(dim=1)
         column = columns.gather(1, place[:, None])[:, 0]
-        pairs.append(torch.stack([row, column], dim=1)[least <= likeness].numpy())
+        pairs.append(torch.stack([row, column], dim=1)[least <= max_difference].numpy())
     return np.concatenate(pairs)
 
 

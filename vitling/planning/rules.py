@@ -212,7 +212,7 @@ def _epochs(images: int, kind: str, settings: Sequence[str]) -> Choice:
     return Choice(
         "epochs",
         str(epochs),
-        "fewer images need more epochs; more of them, or --budget, gives a better model",
+        "fewer images need more epochs; more epochs, or a time budget, give a better model",
         "a rule of thumb; the papers train for 300 (DHVT) to 500 epochs (diagnosis), on GPUs",
         changes={"epochs": epochs},
     )

@@ -43,29 +43,29 @@ def measure_speeds(
     shutil.rmtree(folder, ignore_errors=True)
     try:
         with callers_state_kept():
-            contestants = []
+            candidates = []
             for number, (name, recipe) in enumerate(recipes.items()):
                 callback.on_progress(TASK, number, len(recipes) + TURNS)
                 try:
-                    contestants.append(_Contestant(recipe, folder / str(number), settings))
+                    candidates.append(_Candidate(recipe, folder / str(number), settings))
                 except UserError as error:
                     raise UserError(f"{name}: {error}") from None
-            everyone = [one for contestant in contestants for one in (contestant, contestant.first) if one]
+            measured = [one for candidate in candidates for one in (candidate, candidate.first) if one]
             began, allowed = time.monotonic(), MEASURED_SHARE * budget_seconds * len(recipes)
             for turn in range(TURNS):
                 callback.on_progress(TASK, len(recipes) + turn, len(recipes) + TURNS)
-                for one in everyone:
+                for one in measured:
                     torch.set_num_threads(one.threads)
                     one.take_turn()
                 if turn + 1 >= LEAST_TURNS and time.monotonic() - began > allowed:
                     break
             callback.on_progress(TASK, len(recipes) + TURNS, len(recipes) + TURNS)
-            return {name: one.speed() for name, one in zip(recipes, contestants, strict=True)}
+            return {name: one.speed() for name, one in zip(recipes, candidates, strict=True)}
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-class _Contestant:
+class _Candidate:
     """A recipe made ready to train, and the times of its turns."""
 
     def __init__(self, recipe: Recipe, folder: Path, settings: Settings):
@@ -84,7 +84,7 @@ class _Contestant:
         if first := find_method(recipe.method).first_run(self.loop.setup.recipe):
             # What it trained just now for an epoch is measured by itself.
             self.fixed -= sum(run.info["wall_seconds"] for run in _finished_below(folder))
-            self.first = _Contestant(first, folder.with_name(f"{folder.name}-first"), settings)
+            self.first = _Candidate(first, folder.with_name(f"{folder.name}-first"), settings)
 
     def take_turn(self) -> None:
         """Some steps and a validation, with all that they read and write."""

@@ -11,7 +11,7 @@ from vitling.data.pipeline.preprocessing import SMALL_SIDE
 from vitling.data.sources.dataset import Dataset
 from vitling.data.sources.images import ArrayImages, BadImage, Images, evenly, load_image
 from vitling.data.threads import map_threads
-from vitling.planning.near_duplicates import EXACT, FEW_VALUES, LIKENESS, SIDE, find_twins, standardised
+from vitling.planning.near_duplicates import EXACT, FEW_VALUES, MAX_DIFFERENCE, SIDE, find_near_duplicates, standardised
 
 HEADS = 2000  # images of the training split whose size is read
 MOST_FILES, MOST_ROWS = 20_000, 60_000  # images that are looked at: files must be decoded, arrays hardly
@@ -106,11 +106,13 @@ def _look_at_pixels(dataset: Dataset, short_side: int, callback: Callback) -> di
         unreadable += [sample.names[i] for i in np.flatnonzero(~good)]
         seen[split] = sample.subset(np.flatnonzero(good))
 
-    likeness = LIKENESS if short_side**2 * dataset.channels >= FEW_VALUES else EXACT
+    limit = MAX_DIFFERENCE if short_side**2 * dataset.channels >= FEW_VALUES else EXACT
 
     def copies(split: str, among: Tensor | None = None) -> Copies:
         where = "copies" if among is None else f"leaks of {split}"
-        pairs = find_twins(thumbnails[split], among, likeness=likeness, task=f"looking for {where}", callback=callback)
+        pairs = find_near_duplicates(
+            thumbnails[split], among, max_difference=limit, task=f"looking for {where}", callback=callback
+        )
         named = [(seen[split].names[i], seen["train"].names[j]) for i, j in pairs[:SHOWN]]
         return Copies(len(pairs), named)
 
@@ -148,6 +150,6 @@ def neighbour_accuracy(thumbnails: Tensor, labels: Tensor) -> float:
     kept = torch.from_numpy(evenly(len(labels), REFERENCES))
     pixels, labels = standardised(thumbnails[kept]), labels[kept]
     queries = torch.from_numpy(evenly(len(labels), QUERIES))
-    likeness = pixels[queries] @ pixels.T
-    likeness[torch.arange(len(queries)), queries] = -torch.inf
-    return (labels[likeness.argmax(dim=1)] == labels[queries]).float().mean().item()
+    similarity = pixels[queries] @ pixels.T
+    similarity[torch.arange(len(queries)), queries] = -torch.inf
+    return (labels[similarity.argmax(dim=1)] == labels[queries]).float().mean().item()

@@ -28,11 +28,11 @@ def study_page(study: Study) -> Page:
 def result_section(study: Study, rows: list[Row]) -> Section:
     parts = [Table(*study.table()), *map(Text, study.notes())]
     if rows:
-        values = [(_row_name(study, row), row.mean, row.half) for row in rows]
+        values = [(_row_name(study, row), row.mean, row.ci95) for row in rows]
         parts.append(Chart(plots.intervals(values, x=f"{_score_name(study)}, %"), "Mean and 95 % interval."))
     compared = [row for row in rows if row.name != study.names[0] and not math.isnan(row.difference)]
     if compared:
-        values = [(_row_name(study, row), row.difference, row.difference_half) for row in compared]
+        values = [(_row_name(study, row), row.difference, row.difference_ci95) for row in compared]
         svg = plots.intervals(values, x=f"points more than {study.names[0]}", zero=True)
         caption = "Paired difference and its 95 % interval. An interval that holds 0 shows no difference at this number of seeds."
         parts.append(Chart(svg, caption))
@@ -43,9 +43,9 @@ def data_efficiency(study: Study, rows: list[Row]) -> Section:
     series = {}
     for name in study.names:
         own = sorted((row for row in rows if row.name == name), key=lambda row: row.fraction)
-        halves = [0.0 if math.isnan(row.half) else row.half for row in own]
+        widths = [0.0 if math.isnan(row.ci95) else row.ci95 for row in own]
         means = [row.mean for row in own]
-        low, high = ([m + sign * h for m, h in zip(means, halves, strict=True)] for sign in (-1, 1))
+        low, high = ([m + sign * width for m, width in zip(means, widths, strict=True)] for sign in (-1, 1))
         series[name] = ([row.fraction for row in own], means, low, high)
     svg = plots.bands(series, x="part of the training images", y=f"{_score_name(study)}, %", dots=True)
     return Section("Data efficiency", [Chart(svg, "Mean and 95 % interval.")], "How much do more images help?")

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import mean
 
+from vitling._deprecated import renamed_attribute
 from vitling.errors import UserError
 from vitling.evaluation.intervals import confidence_interval
 from vitling.files import write_text
@@ -38,15 +39,18 @@ class Row:
     seeds: list[int]
     scores: list[float]  # one per seed
     mean: float
-    half: float  # half of the 95 % confidence interval; nan with one seed
+    ci95: float  # half-width of the 95 % confidence interval; nan with one seed
     difference: float  # to the first recipe at the same fraction, paired by seed
-    difference_half: float
+    difference_ci95: float
     epochs: int
     parameters: int
     macs: int
     wall_seconds: float
     images_per_second: float
     failure: str = ""  # why seeds are missing
+
+    half = renamed_attribute("half", "ci95")
+    difference_half = renamed_attribute("difference_half", "difference_ci95")
 
 
 class Study:
@@ -82,7 +86,7 @@ class Study:
             if before != now:
                 raise UserError(
                     f"{self.folder} holds another study of '{name}' ({difference(before, now)}); "
-                    "give the recipe another name, or choose another folder with --out."
+                    "give the recipe another name, or choose another folder."
                 )
         self.names, self.seeds, self.fractions = list(recipes), list(seeds), [float(f) for f in fractions]
         self.split, self.budget_seconds = split, budget_seconds
@@ -145,7 +149,7 @@ class Study:
     # -- results ---------------------------------------------------------------------------------------------------
 
     def score(self, run: Run) -> float | None:
-        """Percent right on the study's split, once that is known."""
+        """Top-1 in percent on the study's split, once that is known."""
         if not run.finished:
             return None
         if self.split == "val":
@@ -170,8 +174,8 @@ class Study:
         failed = {s: self.failures[name, fraction, s] for s in self.seeds if (name, fraction, s) in self.failures}
         paired = [scores[seed] - first[seed] for seed in scores if seed in first]
         is_first = name == self.names[0]
-        centre, half = confidence_interval(list(scores.values()))
-        between, between_half = (0.0, math.nan) if is_first else confidence_interval(paired)
+        centre, ci95 = confidence_interval(list(scores.values()))
+        between, between_ci95 = (0.0, math.nan) if is_first else confidence_interval(paired)
         speeds = [mean(record["images_per_second"] for record in run.timing()) for run in runs]
         return Row(
             name=name,
@@ -180,9 +184,9 @@ class Study:
             seeds=list(scores),
             scores=list(scores.values()),
             mean=centre,
-            half=half,
+            ci95=ci95,
             difference=between,
-            difference_half=between_half,
+            difference_ci95=between_ci95,
             epochs=round(_mean([info["epochs_trained"] for info in infos], 0)),
             parameters=infos[0]["parameters"] if infos else 0,
             macs=self._count_macs(name, runs[0]) if runs else 0,
@@ -207,9 +211,9 @@ class Study:
                 row.name,
                 f"{row.fraction:g}",
                 str(row.epochs),
-                plus_minus(row.mean, row.half)
+                plus_minus(row.mean, row.ci95)
                 + ("" if len(row.scores) == len(self.seeds) else f" ({len(row.scores)})"),
-                "" if row.name == self.names[0] else plus_minus(row.difference, row.difference_half, sign="+"),
+                "" if row.name == self.names[0] else plus_minus(row.difference, row.difference_ci95, sign="+"),
                 short_number(row.parameters),
                 short_number(row.macs),
                 f"{row.wall_seconds:,.0f} s",
@@ -270,10 +274,10 @@ class Study:
         return write_page(study_page(self), self.folder / "study.html")
 
 
-def plus_minus(centre: float, half: float, sign: str = "") -> str:
+def plus_minus(centre: float, ci95: float, sign: str = "") -> str:
     if math.isnan(centre):
         return "–"
-    return f"{centre:{sign}.2f}" + ("" if math.isnan(half) else f" ± {half:.2f}")
+    return f"{centre:{sign}.2f}" + ("" if math.isnan(ci95) else f" ± {ci95:.2f}")
 
 
 def short_number(number: float) -> str:
@@ -300,7 +304,7 @@ def evaluation_file(run: Run) -> Path:
 
 def _files_in(folder: Path) -> list[str]:
     if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file; choose another folder with --out.")
+        raise UserError(f"{folder} is a file; choose another folder.")
     return sorted(p.name for p in folder.iterdir() if not p.name.startswith(".")) if folder.exists() else []
 
 

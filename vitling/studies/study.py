@@ -81,8 +81,8 @@ def _complete(study: Study, jobs: int, settings: Settings, callback: StudyCallba
         """Complete one run: the reason where it failed."""
         run, where = study.runs[key], study.run_settings(key[0], settings)
         try:
-            recipe, told = study.run_recipe(*key), callback.on_run_start(run_label(*key))
-            complete(recipe, run.path, split=study.split, settings=where, callback=told)
+            recipe, progress = study.run_recipe(*key), callback.on_run_start(run_label(*key))
+            complete(recipe, run.path, split=study.split, settings=where, callback=progress)
             return ""
         except UserError as error:
             return str(error)
@@ -123,8 +123,8 @@ def _measure(study: Study, settings: Settings, callback: StudyCallback) -> None:
     missing = {name: study.recipes[name] for name in study.names if name not in study.speeds}
     if not missing:
         return
-    yardstick = next(iter(study.speeds), None)
-    measured = {**({yardstick: study.recipes[yardstick]} if yardstick else {}), **missing}
+    baseline = next(iter(study.speeds), None)
+    measured = {**({baseline: study.recipes[baseline]} if baseline else {}), **missing}
     speeds = measure_speeds(
         measured,
         study.folder / "measuring",
@@ -132,7 +132,7 @@ def _measure(study: Study, settings: Settings, callback: StudyCallback) -> None:
         budget_seconds=study.budget_seconds,
         callback=callback,
     )
-    slower = study.speeds[yardstick].step / speeds.pop(yardstick).step if yardstick else 1.0
+    slower = study.speeds[baseline].step / speeds.pop(baseline).step if baseline else 1.0
     study.speeds |= {name: speed.scaled(slower) for name, speed in speeds.items()}
     for name in missing:
         for fraction in study.fractions:
@@ -147,7 +147,7 @@ def _measure(study: Study, settings: Settings, callback: StudyCallback) -> None:
 
 def _check_plan(recipes: dict[str, Recipe], seeds, fractions, split: str, jobs: int, settings: Settings) -> None:
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UserError("a study starts its runs itself; leave the launcher out and use --jobs for several at once.")
+        raise UserError("a study starts its runs itself; leave the launcher out and set jobs for several at once.")
     if settings.budget_seconds:
         raise UserError("a study's budget is its own budget_seconds; leave that of the settings out.")
     check_precision(settings.precision)
@@ -164,7 +164,7 @@ def _check_plan(recipes: dict[str, Recipe], seeds, fractions, split: str, jobs: 
     if min(seeds) < 0:
         raise UserError(f"the seed {min(seeds)} is out of range; it must be at least 0.")
     if jobs < 1:
-        raise UserError(f"--jobs {jobs} is out of range; it must be at least 1.")
+        raise UserError(f"jobs={jobs} is out of range; it must be at least 1.")
     folders: dict[str, str] = {}
     for name in recipes:
         other = folders.setdefault(slug(name).lower(), name)
@@ -177,7 +177,7 @@ def _check_data(recipes: dict[str, Recipe], split: str, settings: Settings) -> N
     for recipe in {(recipe.data, recipe.channels): recipe for recipe in recipes.values()}.values():
         dataset = open_recipe_data(recipe, settings.reading)
         if split == "test" and "test" not in dataset.splits:
-            raise UserError(f"{dataset.name} has no test split; compare the part held out of training: --split val.")
+            raise UserError(f"{dataset.name} has no test split; compare on the part held out of training: split=val.")
 
 
 __all__ = ["Row", "Study", "study"]

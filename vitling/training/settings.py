@@ -23,6 +23,6 @@ class Settings:
 
 def check_precision(precision: str) -> None:
     if precision not in ("no", "bf16", "fp16"):
-        raise UserError(f"--precision {precision} is not one of no, bf16, fp16.")
+        raise UserError(f"precision={precision} is not one of no, bf16, fp16.")
     if precision == "fp16" and default_device().type == "cpu":
-        raise UserError("--precision fp16 needs a GPU; on a CPU use bf16 or no.")
+        raise UserError("precision=fp16 needs a GPU; on a CPU use bf16 or no.")

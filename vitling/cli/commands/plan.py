@@ -39,7 +39,7 @@ def plan(
     quiet: Quiet = False,
 ) -> None:
     """Look at the data and the machine; say what would be trained, why, and how long it takes."""
-    budget_seconds = terminal.parse_duration(budget) if budget else None
+    budget_seconds = terminal.parse_budget(budget)
     chosen = vitling.override(vitling.load_recipe(recipe), settings or []) if recipe else None
     if save and save.exists():
         raise UserError(f"{save} exists; --save writes a new file, so choose another name.")

@@ -77,7 +77,7 @@ def reproduce(
         return
     asked = dict(scale=scale, rows=rows, data=absolute(data) if data else None, epochs=epochs)
     make_plan(name, **asked)  # a typo is answered before torch has loaded
-    asked |= dict(seeds=terminal.parse_seeds(seeds), budget_seconds=terminal.parse_duration(budget) if budget else None)
+    asked |= dict(seeds=terminal.parse_seeds(seeds), budget_seconds=terminal.parse_budget(budget))
     if runs and not is_figure(name):
         raise UserError(f"--runs is for figures; {name} finds its runs again in --out.")
 

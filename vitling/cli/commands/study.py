@@ -67,7 +67,7 @@ def study(
     """
     chosen = read_recipes(recipes)
     plan = dict(seeds=terminal.parse_seeds(seeds), fractions=terminal.parse_fractions(fractions))
-    plan["budget_seconds"] = terminal.parse_duration(budget) if budget else None
+    plan["budget_seconds"] = terminal.parse_budget(budget)
     if as_json + as_csv + as_markdown > 1:
         raise UserError("--json, --csv and --markdown cannot be printed together; choose one.")
 

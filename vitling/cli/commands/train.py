@@ -54,7 +54,7 @@ def train(
     if any(setting.startswith("data=") for setting in settings or []):
         raise UserError("the data is the first argument; leave data= out.")
     chosen = vitling.override(vitling.load_recipe(recipe), settings or []) if recipe else None
-    budget_seconds = terminal.parse_duration(budget) if budget else None
+    budget_seconds = terminal.parse_budget(budget)
 
     vitling.register_models()  # after the first checks: a typo is answered before torch has loaded
 

@@ -7,7 +7,7 @@ from vitling.cli.terminal.plan import plan_lines, show_plan
 from vitling.cli.terminal.results import show_address, show_evaluation, show_exported, show_predictions, show_verdict
 from vitling.cli.terminal.study import show_papers, show_reproduction, show_study, show_study_table
 from vitling.cli.terminal.training import Live, Plain, live_progress, show_progress, show_training
-from vitling.cli.terminal.words import parse_duration, parse_fractions, parse_seeds, parse_size
+from vitling.cli.terminal.words import parse_budget, parse_fractions, parse_seeds, parse_size
 
 __all__ = [
     "Live",
@@ -15,7 +15,7 @@ __all__ = [
     "live_progress",
     "note",
     "open_page",
-    "parse_duration",
+    "parse_budget",
     "parse_fractions",
     "parse_seeds",
     "parse_size",

@@ -1,29 +1,21 @@
-"""Words of the command line: what people write for a time, a size, seeds or fractions, and how times and shares are said."""
+"""Words of the command line: how a budget, a size, seeds or fractions are written, and how durations and shares are shown."""
 
 import re
 
 from vitling.errors import UserError
+from vitling.training.duration import parse_duration
 
 
-def parse_duration(text: str) -> float:
-    """Seconds in "90s", "30m", "1.5h" or "1h30m"; a bare number is minutes."""
-    parts = re.fullmatch(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s)?", text.strip().lower())
-    if re.fullmatch(r"\d+(\.\d+)?", text.strip()):
-        seconds = float(text) * 60
-    else:
-        seconds = (
-            sum(float(n or 0) * unit for n, unit in zip(parts.groups(), (3600, 60, 1), strict=True)) if parts else 0.0
-        )
-    if seconds <= 0:
-        raise UserError(f"--budget {text} is no time; write 90s, 30m or 2h.")
-    return seconds
+def parse_budget(text: str | None) -> float | None:
+    """Seconds in --budget, where it was given."""
+    return parse_duration(text, what="--budget") if text else None
 
 
 def parse_seeds(text: str) -> int | list[int]:
     """How many seeds ("5"), or which ("0,3,7")."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdigit() for part in parts) or (len(parts) == 1 and int(text) < 1):
-        raise UserError(f"--seeds {text} is no number of seeds; write 5, or 0,3,7 for these very ones.")
+        raise UserError(f"--seeds '{text}' is not a number of seeds; write 5, or 0,3,7 for exactly these.")
     return int(text) if len(parts) == 1 else [int(part) for part in parts]
 
 
@@ -31,7 +23,7 @@ def parse_fractions(text: str) -> list[float]:
     """Parts of the data in "0.1,0.5,1"."""
     parts = [part.strip() for part in text.split(",")]
     if not all(re.fullmatch(r"\d*\.?\d+", part) for part in parts):
-        raise UserError(f"--fractions {text} are no parts of the data; write 0.1,0.5,1.")
+        raise UserError(f"--fractions '{text}' are not fractions of the data; write 0.1,0.5,1.")
     return [float(part) for part in parts]
 
 
@@ -41,7 +33,7 @@ def parse_size(text: str | None) -> tuple[int, int] | None:
         return None
     parts = text.lower().split("x")
     if len(parts) > 2 or not all(part.isdigit() and int(part) > 0 for part in parts):
-        raise UserError(f"--size {text} is no image size; write 64, or 64x96 for height x width.")
+        raise UserError(f"--size '{text}' is not an image size; write 64, or 64x96 for height x width.")
     return int(parts[0]), int(parts[-1])
 
 

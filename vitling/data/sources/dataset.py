@@ -126,13 +126,9 @@ def _find(data: str, root: str | None, download: bool) -> tuple[str, Found]:
     name, path = match_name(data), Path(data).expanduser()
     takes_root = name != "digits" if name else path.suffix.lower() in LISTS and not path.is_dir()
     if root is not None and not takes_root:
-        raise UserError(
-            f"--data-root (root=) {root} has no meaning for {data}; it is for named datasets and for lists of paths"
-        )
+        raise UserError(f"root={root} does not apply to {data}; it is for named datasets and for lists of paths")
     if root is not None and not os.path.isdir(root):
-        raise UserError(
-            f"no such folder: {root} (--data-root or root= names the folder that holds the images of {data})"
-        )
+        raise UserError(f"no such folder: root={root}; give the folder that holds the images of {data}")
     if data.startswith("hf:"):
         return data, read_hub(data[3:], download)
     if data.startswith(MEMORY):

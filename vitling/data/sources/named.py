@@ -169,7 +169,7 @@ def _open_torchvision(name: str, root: str, download: bool, ask: dict[str, Any])
         why = re.sub(r"\s+", " ", str(error))[:160]
     raise UserError(
         f"{name} is not in {root} and was not downloaded ({why}); connect to the network once, or name a folder that has it "
-        "as torchvision lays it out (--data-root FOLDER, root=FOLDER or VITLING_DATA=FOLDER)"
+        "as torchvision lays it out (the data root, or VITLING_DATA=FOLDER)"
     )
 
 
@@ -180,6 +180,7 @@ def _torchvision_images(source: Any, name: str, root: str) -> Images:
         if type(source).__name__ in ("SVHN", "STL10"):
             array = array.transpose(0, 2, 3, 1)
         return ArrayImages(array, np.asarray(source.targets if hasattr(source, "targets") else source.labels), name)
+    # The private names are the only ones: reading item by item would decode every image to learn its label.
     if hasattr(source, "samples") or hasattr(source, "_samples"):
         paths, labels = zip(*(source.samples if hasattr(source, "samples") else source._samples), strict=True)
     else:

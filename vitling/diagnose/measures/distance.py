@@ -118,7 +118,7 @@ class Distance(AttentionMeasure):
             return []
         distances = {name: [a.distance_of_image.tolist() for a in layers] for name, layers in placed.items()}
         uniform = {layers[0].uniform_distance_of_image for layers in placed.values()}
-        dashed = {"looking everywhere alike": uniform.pop()} if len(uniform) == 1 else None
+        dashed = {"uniform attention": uniform.pop()} if len(uniform) == 1 else None
         svg = plots.head_values(distances, y="distance / side of the image", dashed=dashed)
         return [
             Chart(svg, "How far heads look. Networks that learned locality have near-sighted heads in early layers.")

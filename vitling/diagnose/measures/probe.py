@@ -106,7 +106,7 @@ class LinearProbe(BlockMeasure):
 
     @staticmethod
     def parts(results: list[Diagnosis]) -> list:
-        caption = "How well each layer already tells the classes apart (ridge regression on its mean token, half of the images to fit, half to test)."
+        caption = "How well each layer already separates the classes (ridge regression on its mean token, half of the images to fit, half to test)."
         return layer_chart(
             blocks_of(results), lambda b: b.probe and b.probe.test_accuracy, "accuracy of a linear probe", caption
         )

@@ -84,11 +84,11 @@ class LabelMaps:
             if differing:
                 raise UserError(
                     f"{folder} already holds other label maps (another {' and '.join(differing)}); "
-                    "choose another folder with --out, or remove that one."
+                    "choose another folder, or remove that one."
                 )
             return cls(folder, header, done)
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-            raise UserError(f"{folder} already holds something else; choose another folder with --out.")
+            raise UserError(f"{folder} already holds something else; choose another folder.")
         maps = cls(folder, header, 0)
         maps._record_progress()
         return maps
@@ -203,9 +203,7 @@ def read_header(folder: str | os.PathLike) -> tuple[Header, int]:
         done = values.pop("done")
         return Header(**{**values, "grid": tuple(values["grid"]), "size": tuple(values["size"])}), done
     except FileNotFoundError:
-        raise UserError(
-            f"no label maps in {folder}; `vitling relabel RUN DATA --out {folder}` would write them."
-        ) from None
+        raise UserError(f"no label maps in {folder}; write them there with `vitling relabel RUN DATA`.") from None
     except (json.JSONDecodeError, KeyError, TypeError) as error:
         raise UserError(f"{path} does not describe label maps ({error}); write them again.") from None
 
@@ -244,6 +242,6 @@ def check_view(header: Header, fit: str, size: tuple[int, int], folder: str | os
         seen = f"fit={header.fit} at {header.size[0]}x{header.size[1]}"
         raise UserError(
             f"the label maps in {folder} cover pictures as seen with {seen}, but training shows fit={fit} at "
-            f"{size[0]}x{size[1]}: labels and pixels would not meet. Write maps with --fit {fit} --size {size[0]}x{size[1]}, "
+            f"{size[0]}x{size[1]}: labels and pixels would not match. Write maps with fit={fit} and size={size[0]}x{size[1]}, "
             f"or train with fit={header.fit}."
         )

@@ -158,7 +158,7 @@ class TokenLabeling(MixingMethod):
         labels = recipe.method_args.get("labels", "truth")
         if labels == "truth" or Path(labels).exists():
             return ""
-        return f"it needs label maps in {labels}; make them with `vitling relabel ANNOTATOR FOLDER --fit crop --out {labels}`."
+        return f"it needs label maps in {labels}; write them there with `vitling relabel`, fit=crop."
 
     def forward(self, batch: Batch, progress: float) -> dict[str, Tensor]:
         losses = self.token_losses(batch)[0]

@@ -2,7 +2,7 @@
 
 Table 2 is the sizes of boot_vit_small (S) and boot_vit_base (B) and of their agents. Where paper and release disagree, the release
 is followed, its initialisation included. Paper numbers are top-1 of the last epoch, without a validation split; ours come
-from nine tenths of the training images. ImageNet has no download: `vitling train FOLDER --recipe bootstrapping/imagenet_10pct_vit_b`.
+from nine tenths of the training images. ImageNet cannot be downloaded: give its folder as data.
 """
 
 from vitling.recipes.schema import Augment, Optim, Recipe, replace
@@ -58,7 +58,7 @@ def cifar100_vit_b_sparse() -> Recipe:
 
 
 def cifar100_vit_s_pretrained() -> Recipe:
-    """ViT-S fine-tuned from `vitling train FOLDER --recipe bootstrapping/imagenet_vit_s --out runs/imagenet_vit_s`. Paper: 80.91."""
+    """ViT-S fine-tuned from a run of bootstrapping/imagenet_vit_s in runs/imagenet_vit_s. Paper: 80.91."""
     return replace(cifar100_vit_s(), init="runs/imagenet_vit_s")
 
 

@@ -1,7 +1,6 @@
-"""The five papers' claims in miniature: models of about 0.2 M parameters, trained alike, on images of 32 pixels.
+"""The five papers' claims in miniature: models of about 0.2 M parameters, trained with the same settings, on images of 32 pixels.
 
-`vitling study claims/vit claims/dhvt ... --data DATA --budget 1m` compares them at equal wall time; docs/results.md has what
-came out. They are smaller than the families' nano models, so that a minute on one CPU core is more than a dozen epochs of two
+`vitling study` compares them at equal wall time, with a budget of a minute; docs/results.md has the results. They are smaller than the families' nano models, so that a minute on one CPU core is more than a dozen epochs of two
 thousand images. All rows share one light training: in so short a time, strong augmentation only slows learning.
 """
 

@@ -1,9 +1,9 @@
 """LV-ViT and token labeling: every row of Tables 3 to 9, the released sizes, fine-tuning, and a nano for small images.
 
 Paper: Jiang et al. 2021, "All Tokens Matter". Where paper and release disagree, the release is followed: a dense weight of 1 (paper:
-0.5), 300 epochs and 10 at the smallest rate, weights averaged over steps. ImageNet has no download; its label maps come first:
-`vitling relabel ANNOTATOR FOLDER --fit crop --out labels/imagenet`, then `vitling train FOLDER --recipe lvvit/imagenet_s`. The release
-evaluates T and S at a centre crop of 90 %, ours shows the whole central square.
+0.5), 300 epochs and 10 at the smallest rate, weights averaged over steps. ImageNet cannot be downloaded: give its
+folder as data, and first write its label maps to labels/imagenet (`vitling relabel`, fit=crop). The release evaluates T and S at a
+centre crop of 90 %, ours shows the whole central square.
 """
 
 from vitling.recipes.schema import Augment, Optim, Recipe, replace

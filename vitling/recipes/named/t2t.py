@@ -2,8 +2,8 @@
 
 Paper: Yuan et al. 2021, "Tokens-to-Token ViT". Settings are the release's. Tables 2 to 4, 6 and 7 share rows; a recipe stands for all of
 them. Not here: ViT-SW and ViT-Dense (Table 6), whose sizes fit no network, the ghosted and widened ResNets, which have no
-published form in timm, and the distilled rows of Table 4, whose teacher is not named. ImageNet has no download:
-`vitling train FOLDER --recipe t2t/imagenet_14`.
+published form in timm, and the distilled rows of Table 4, whose teacher is not named. ImageNet cannot be
+downloaded: give its folder as data.
 """
 
 from vitling.recipes.schema import Augment, Optim, Recipe, replace
