@@ -47,7 +47,7 @@ class StopAt(StudyCallback):
     def __init__(self, label, step):
         self.label, self.step = label, step
 
-    def began(self, label):
+    def on_run_start(self, label):
         outer = self
 
         class Run(Callback):
