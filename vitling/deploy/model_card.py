@@ -1,4 +1,4 @@
-"""The model card: what a stranger should know before using an exported model, made from what its run recorded.
+"""The model card: what a user should know before using an exported model, made from what its run recorded.
 
 Nothing is measured here. Test numbers are those that `vitling evaluate` left in the run; without them the card says so. Paths
 of the machine that trained the model stay out of it.
@@ -88,7 +88,7 @@ def _summary(run: Run, metadata: ModelMetadata) -> str:
     shown = ", ".join(map(_cell, names[:SHOWN_CLASSES])) + (
         f" and {len(names) - SHOWN_CLASSES} more" if len(names) > SHOWN_CLASSES else ""
     )
-    text = f"An image classifier{size}, {start}, by vitling {metadata.vitling}. It tells {len(names)} classes apart: {shown}."
+    text = f"An image classifier{size}, {start}, by vitling {metadata.vitling}. It has {len(names)} classes: {shown}."
     if not run.finished:
         text += "\n\n**The training was not finished** when this was exported; " + unfinished(run) + "."
     return text

@@ -87,7 +87,7 @@ def on_grid(row: Tensor, grid: tuple[int, int] | None = None, prefix_tokens: int
     if grid is None:
         grid = (round(max(tokens, 0) ** 0.5),) * 2
         if prod(grid) != tokens:
-            raise UserError(f"{tokens} patches are no square; give grid=(rows, columns).")
+            raise UserError(f"{tokens} patches are not a square; give grid=(rows, columns).")
     _check_grid(row.shape[-1], grid, prefix_tokens)
     return row[..., prefix_tokens : prefix_tokens + prod(grid)].unflatten(-1, grid)
 
@@ -137,7 +137,7 @@ def head_token_maps(weights: Tensor, grid: tuple[int, int], *, head: str = "mean
 def fold_head_tokens(weights: Tensor) -> Tensor:
     """DHVT's attention as if among the tokens that live on, for rollout: (..., H, N + H, N + H) -> (..., H, N, N).
 
-    As key, a head token stands for all tokens alike, of whose mean it is made (eq. 6); as query, for the class token, to which
+    As key, a head token stands for all tokens equally, of whose mean it is made (eq. 6); as query, for the class token, to which
     the mean of the head tokens is added.
     """
     H = weights.shape[-3]
@@ -169,7 +169,7 @@ def attention_distance(
 ) -> Tensor:
     """How far heads look on average, in patches or, given `patch_size`, in pixels: (..., H, N, N) -> (H,).
 
-    Tokens that are no patch count neither as query nor as key, wherever they stand: `prefix_tokens` before the grid (by
+    Tokens that are not patches count neither as query nor as key, wherever they stand: `prefix_tokens` before the grid (by
     default all that is left over), the rest behind it. With `renormalize` a query's weights on patches are brought to a sum of
     one; without, a head that mostly looks at the class token seems to look near. `per_image` keeps the leading axes.
     """
@@ -184,7 +184,7 @@ def local_mass(maps: Tensor, grid: tuple[int, int], *, radius: float = 1.0, pref
 
 
 def uniform_distance(grid: tuple[int, int]) -> float:
-    """The distance of a head that looks everywhere alike: what to hold `attention_distance` against."""
+    """The distance of uniform attention: what to compare `attention_distance` with."""
     return patch_distances(grid).mean().item()
 
 

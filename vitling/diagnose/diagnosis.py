@@ -19,7 +19,7 @@ from vitling.diagnose.health import Gap, generalisation_gap
 from vitling.diagnose.match import Match, match_layers
 from vitling.diagnose.sharpness import loss_sharpness
 from vitling.diagnose.single_pass import Measurements, measure
-from vitling.diagnose.subject import Pictures, Source, Subject, open_subjects, tell_apart
+from vitling.diagnose.subject import Pictures, Source, Subject, distinct_names, open_subjects
 from vitling.errors import UserError
 from vitling.evaluation.calibration import Reliability, reliability_curve
 from vitling.evaluation.loop import evaluate_batches
@@ -78,9 +78,9 @@ def diagnose(
     reading: Reading | None = None,
     callback: Callback | None = None,
 ) -> list[Diagnosis]:
-    """Measure one model, or two and their likeness, on the same held-out pictures, and judge them.
+    """Measure one model, or two and their similarity, on the same held-out pictures, and judge them.
 
-    A source is whatever `open_model` opens, besides ONNX. `data` is needed where the first is no run.
+    A source is whatever `open_model` opens, besides ONNX. `data` is needed where the first is not a run.
     """
     from vitling.diagnose.verdict import judge
 
@@ -89,7 +89,7 @@ def diagnose(
     )
     subjects = [subject for subject in (first, second) if subject is not None]
     if len(subjects) == 2 and first.name == second.name:
-        first.name, second.name = tell_apart(first, second)
+        first.name, second.name = distinct_names(first, second)
     callback = callback or Callback()
     pixels = [pictures.decoded_for(subject, callback) for subject in subjects]
     result = [_measure(subjects, pixels, pictures, callback)]
@@ -230,7 +230,7 @@ def write_diagnosis(
 ) -> Path:
     """Write one HTML page with the raw numbers beside it (.json, .npz); the path of the page.
 
-    Without `out` it goes into the first one's run as diagnosis.html, or into the working directory where that is no run.
+    Without `out` it goes into the first one's run as diagnosis.html, or into the working directory where that is not a run.
     """
     from vitling.diagnose.page import diagnosis_page
     from vitling.reports.page import write_page

@@ -65,7 +65,7 @@ def token_maps(tokens: Tensor, layout: Layout) -> Tensor:
 
 @dataclass
 class ChannelHealth:
-    """Channels of a layer that carry nothing, or drown the others."""
+    """Channels of a layer that carry nothing, or dominate the others."""
 
     dead: list[int]
     exploding: list[int]

@@ -1,4 +1,4 @@
-"""Linear probe: how well does a layer already tell the classes apart?"""
+"""Linear probe: how well does a layer already separate the classes?"""
 
 from dataclasses import dataclass
 

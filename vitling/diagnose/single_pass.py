@@ -55,7 +55,7 @@ class AttentionMeasures:
     diversity: float  # of the heads, 0 if all do the same
     distance: Tensor | None = None  # (H,), patches
     distance_of_image: Tensor | None = None  # (H,), as a share of the image's (or window's) side
-    uniform_distance_of_image: float | None = None  # a head that looks everywhere alike
+    uniform_distance_of_image: float | None = None  # of uniform attention
     local_mass: Tensor | None = None  # (H,), share of the attention within one patch
     windows: int = 1  # distances in windows are within a window
 
@@ -104,7 +104,7 @@ class BlockReducer:
             self.pooled.append(tokens.mean(dim=1).float().cpu()[: self.probe_images - self.images + B])
 
     def is_finite(self) -> bool:
-        """Whether no token was NaN or infinite: a network that diverged still has other things to tell."""
+        """Whether no token was NaN or infinite: a network that diverged still has other numbers to show."""
         return bool(self.largest.isfinite().all())
 
     def result(self) -> BlockMeasures:

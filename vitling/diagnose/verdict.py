@@ -3,7 +3,7 @@
 Every range is measured: references.json holds the numbers of small runs of ours with their provenance, as written by
 benchmarks/reference_ranges.py. "Healthy" are the kinds of network all of whose runs reached more than every run of the plain ViT on
 the same data. A number within their range is fine. Outside it, on the bad side, it is a problem when it lies nearer to the plain
-ViT's range than to theirs, and else something to watch. Where the two ranges meet, the number does not tell good from bad on
+ViT's range than to theirs, and else something to watch. Where the two ranges meet, the number does not separate good from bad on
 that data: it is never a problem, and to be watched only beyond both by more than they are wide.
 """
 
@@ -39,7 +39,7 @@ class Indicator:
         None  # 95 %; within it, the value gets the benefit of the doubt
     )
     of_the_data: bool = False  # depends so much on the data that it is judged on the reference data only
-    tokens: bool = True  # judged against networks of the same kind only: tokens and CNN maps are not alike
+    tokens: bool = True  # judged against networks of the same kind only: tokens and CNN maps are not comparable
 
 
 @dataclass
@@ -64,7 +64,7 @@ def _mean(values: list[float | None]) -> float | None:
 
 
 def early_distance(d: Diagnosis) -> float | None:
-    """How far the first quarter of the layers looks, as a share of what looking everywhere alike would give."""
+    """How far the first quarter of the layers looks, as a share of that of uniform attention."""
     layers = [a for a in _first_quarter(d.measurements.attention) if a.distance_of_image is not None]
     return _mean([a.distance_of_image.mean().item() / a.uniform_distance_of_image for a in layers])
 
@@ -105,8 +105,8 @@ def _probe_interval(d: Diagnosis) -> tuple[float, float]:
 def _calibration_advice(d: Diagnosis) -> str:
     confidence = d.measurements.logits.float().softmax(dim=1).amax(dim=1).mean().item()
     if confidence < d.evaluation.top1:
-        return "it is right more often than it says; train longer, or lower method_args.label_smoothing."
-    return "it is right less often than it says; try method_args.label_smoothing=0.1 or fewer epochs."
+        return "it is underconfident; train longer, or lower method_args.label_smoothing."
+    return "it is overconfident; try method_args.label_smoothing=0.1 or fewer epochs."
 
 
 def gradient_spread(d: Diagnosis) -> float | None:
@@ -120,7 +120,7 @@ INDICATORS = [
     Indicator(
         "accuracy",
         lambda d: d.evaluation and d.evaluation.top1,
-        "It is right on {value:.0%} of the held-out images.",
+        "Its accuracy on held-out images is {value:.0%}.",
         "low",
         "read on: the other numbers say where it is lost.",
         interval=lambda d: d.evaluation.top1_interval,
@@ -129,9 +129,9 @@ INDICATORS = [
     Indicator(
         "early probe",
         early_probe,
-        "A linear classifier on the first quarter of its layers gets {value:.0%} right.",
+        "A linear probe on the first quarter of its layers reaches an accuracy of {value:.0%}.",
         "low",
-        f"early layers hold little that tells the classes apart; try {LOCALITY}.",
+        f"early layers hold little that separates the classes; try {LOCALITY}.",
         interval=_probe_interval,
         of_the_data=True,
     ),
@@ -145,7 +145,7 @@ INDICATORS = [
     Indicator(
         "early attention distance",
         early_distance,
-        "The first quarter of its layers looks {value:.2f} times as far as heads that look everywhere alike.",
+        "The first quarter of its layers attends {value:.2f} times as far as uniform attention would.",
         "high",
         f"early layers have not learned to look near; try {LOCALITY}.",
     ),
@@ -180,7 +180,7 @@ INDICATORS = [
     Indicator(
         "exploding channels",
         exploding_channels,
-        "Up to {value:.1%} of the channels of a block drown the others.",
+        "Up to {value:.1%} of the channels of a block dominate the others.",
         "high",
         "lower optim.lr, or set optim.clip_grad=1.",
     ),
@@ -189,7 +189,7 @@ INDICATORS = [
         lambda d: d.gap and d.gap.difference,
         "It is better on training images than on held-out ones by {value:.3f} in accuracy.",
         "high",
-        "it learns by heart: try augment.randaugment=rand-m9-mstd0.5-inc1, method_args.mixup=0.8 or a smaller network.",
+        "it overfits: try augment.randaugment=rand-m9-mstd0.5-inc1, method_args.mixup=0.8 or a smaller network.",
         interval=lambda d: d.gap.interval,
         tokens=False,
     ),
@@ -324,7 +324,7 @@ def _reference(
     text = f"{' and '.join(healthy)}: {span(good)}"
     text += f"; {PLAIN}: {span(plain)}" if plain else ""
     hint = "" if same_data else "; other data than yours, so take it as a hint"
-    overlap = ", which does not tell good from bad here" if plain and not _apart(good, plain, indicator.bad) else ""
+    overlap = ", which does not separate good from bad here" if plain and not _apart(good, plain, indicator.bad) else ""
     return f"Measured: {text}{overlap} ({len(good) + len(plain)} runs of ours on {dataset['title']}{hint})."
 
 

@@ -18,7 +18,7 @@ def synchronize(device: torch.device) -> None:
 
 
 def device_name(device: torch.device) -> str:
-    """What the device is called: a GPU by its model where torch tells, a CPU by its maker or its kind."""
+    """What the device is called: a GPU by its model where torch knows it, a CPU by its maker or its kind."""
     if device.type != "cpu" and hasattr(module := torch.get_device_module(device), "get_device_name"):
         return module.get_device_name()
     processor = platform.processor() or platform.machine()

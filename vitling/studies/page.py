@@ -36,7 +36,7 @@ def result_section(study: Study, rows: list[Row]) -> Section:
         svg = plots.intervals(values, x=f"points more than {study.names[0]}", zero=True)
         caption = "Paired difference and its 95 % interval. An interval that holds 0 shows no difference at this number of seeds."
         parts.append(Chart(svg, caption))
-    return Section("Result", parts, "Which recipe is better, and is that certain?")
+    return Section("Result", parts, "Which recipe is better, and is the difference significant?")
 
 
 def data_efficiency(study: Study, rows: list[Row]) -> Section:

@@ -49,8 +49,8 @@ def train(
 ) -> Run:
     """Train a recipe into a run directory; into the same directory again, resume it.
 
-    `dataset` is the recipe's data where it has been opened already, as by `vitling.plan`. What the best weights say of the validation
-    images is handed on in the run that is returned.
+    `dataset` is the recipe's data where it has been opened already, as by `vitling.plan`. The best weights' predictions on the
+    validation images are passed on in the run that is returned.
     """
     settings, callback = settings or Settings(), callback or Callback()
     with callers_state_kept():
@@ -349,7 +349,7 @@ class Loop:
         return validate(network, data.val, data.preprocessing, self.accelerator, keep=keep)
 
     def _hand_on(self) -> None:
-        """Give the run what its best weights say of the validation images, where that is what they say when loaded again."""
+        """Give the run its best weights' predictions on the validation images, where they would be the same after loading."""
         data, whole = self.setup.data, self.accelerator.num_processes == 1 and self.settings.precision == "no"
         if whole and self.best_logits is not None:  # None: a process before this one found the best weights
             self.run.validation = Predictions(self.best_logits, data.val, data.preprocessing)

@@ -44,7 +44,7 @@ class Header:
 
     @property
     def record(self) -> np.dtype:
-        """A score and the smallest whole number that holds every class."""
+        """A score and the smallest integer type that holds every class."""
         return np.dtype([("score", "<f2"), ("class", np.min_scalar_type(len(self.class_names) - 1).newbyteorder("<"))])
 
     @property
@@ -157,7 +157,7 @@ class LabelMaps:
             reason = "missing" if isinstance(error, FileNotFoundError) else "cut short or damaged"
             raise UserError(f"{path} is {reason}; remove {self.folder} and write the label maps again.") from error
         if part.dtype != header.record or part.shape != (count, *header.shape):
-            raise UserError(f"{path} is not what maps.json beside it says; remove {self.folder} and write them again.")
+            raise UserError(f"{path} does not match maps.json beside it; remove {self.folder} and write them again.")
         return part
 
     def subset(self, rows: np.ndarray) -> "LabelMaps":
