@@ -7,6 +7,8 @@ tensors: crop, flip, RandAugment rand-m9-mstd0.5-inc1, random erasing. The ratio
 counts, so that other work on the machine disturbs both equally. At 32 px the goal is 5, at 224 px it is 1.
 """
 
+import vitling  # noqa: F401  # isort: skip (before timm: it cures a torchvision wheel that does not match torch)
+
 import argparse
 import statistics
 import time

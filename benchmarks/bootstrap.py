@@ -8,6 +8,8 @@ machine disturbs little and all equally; the median over turns counts. The goal:
 .npz or folder as `vitling train` takes it, and may take a long time; its test split is looked at once per run.
 """
 
+import vitling  # isort: skip (before timm: it cures a torchvision wheel that does not match torch)
+
 import argparse
 import statistics
 import tempfile
@@ -20,7 +22,6 @@ from results_page import fill
 from scipy.stats import t
 from torch import nn
 
-import vitling
 from vitling.methods import create_method
 from vitling.models.agent import create_agent
 from vitling.optim import create_optimizer

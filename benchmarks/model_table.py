@@ -6,6 +6,8 @@ MACs are the multiply-adds of all matrix products and convolutions of one image'
 attention included. They are counted on torch's meta device, so nothing is computed.
 """
 
+import vitling  # noqa: F401  # isort: skip (before timm: it cures a torchvision wheel that does not match torch)
+
 import re
 from pathlib import Path
 

@@ -7,6 +7,8 @@ throughput per MAC. The two models of a pair, and the matrix product, take turns
 slows them equally; the ratio is the median over rounds. Eager, float32. `--save` writes benchmarks/models.json.
 """
 
+import vitling  # noqa: F401  # isort: skip (before timm: it cures a torchvision wheel that does not match torch)
+
 import argparse
 import ctypes
 import json
@@ -22,7 +24,6 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-import vitling  # noqa: F401  (registers our families)
 from vitling.files import write_text
 
 TARGET = 0.8  # of timm's ViT, training

@@ -7,6 +7,8 @@ ten minutes; runs that are finished are used again), diagnoses every run as the 
 provenance to vitling/diagnose/references.json.
 """
 
+import vitling  # noqa: F401  # isort: skip (before timm: it cures a torchvision wheel that does not match torch)
+
 import argparse
 import json
 import time

@@ -9,6 +9,8 @@ two, with its labels for crops only; mean and 95 % confidence interval go into d
 they fall.
 """
 
+import vitling  # isort: skip (before timm: it cures a torchvision wheel that does not match torch)
+
 import argparse
 import statistics
 import tempfile
@@ -93,7 +95,6 @@ def measure_speed(turns: int) -> None:
 
 def train_rows(base: Recipe, seed: int, folder: Path) -> dict[str, tuple[float, float]]:
     """Test accuracy and training seconds of each row for one seed."""
-    import vitling
 
     base = replace(base, seed=seed)
     annotator = vitling.train(annotator_recipe(base), folder / f"annotator-{seed}")

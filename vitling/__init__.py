@@ -3,7 +3,7 @@
 Importing it registers our families with timm, so that `timm.create_model("dhvt_tiny_cifar_patch4")` builds them.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 import sys as _sys
 from importlib import import_module as _import_module

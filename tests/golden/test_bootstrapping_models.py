@@ -6,6 +6,7 @@ import pytest
 import timm
 import torch
 import torch.nn.functional as F
+from plain_agent import plain_state, tap_offsets
 from rule import about, golden, normal
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -168,7 +169,7 @@ def test_generalized_convolution_equals_the_release_with_own_and_with_shared_wei
     x = torch.randn(2, dim, height, width, generator=torch.Generator().manual_seed(21))
 
     conv = GeneralizedConv(dim, heads)
-    assert conv.window.offsets == [tuple(offset) for offset in file["taps_row_col_offset"]]
+    assert tap_offsets(conv.window) == [tuple(offset) for offset in file["taps_row_col_offset"]]
     conv.load_state_dict(fill(file["fill"]["own_weight_module_keys"], file["fill"]["scale"]))
     assert_near(conv(x).flatten(2).transpose(1, 2), file["own_weight"]["output_tokens"])
 
@@ -228,7 +229,7 @@ def test_a_shared_checkpoint_loads_into_a_plain_agent_with_its_taps_built():
     _, checkpoint, vit, agent, (_, _, logits) = shared_pair()
     plain = create_agent(vit, stem="res").eval()
     vitling.load_weights(plain, checkpoint)
-    built_here = agent.plain_state()
+    built_here = plain_state(agent)
     for key, value in plain.state_dict().items():
         torch.testing.assert_close(value, built_here[key])
     x = images(golden("bootstrapping__shared_small_res_like"))

@@ -4,6 +4,7 @@ from functools import cache
 
 import pytest
 import torch
+from plain_agent import plain_state
 from rule import golden
 from test_bootstrapping_models import fill
 
@@ -253,7 +254,7 @@ def test_queries_and_keys_keep_the_vits_own_gradient():
     gradients(aligned, 0, progress=0.0)
     _, alone, _ = build("joint")
     vitling.load_weights(alone.model, aligned.model.state_dict())
-    alone.agent.load_state_dict(aligned.agent.plain_state())
+    alone.agent.load_state_dict(plain_state(aligned.agent))
     gradients(alone, 0, progress=0.0)
     for mine, others in zip(aligned.model.blocks, alone.model.blocks, strict=True):
         inner = aligned.model.embed_dim

@@ -111,7 +111,7 @@ def test_a_port_in_use_is_one_line():
             UserError, match=f"cannot listen at 127.0.0.1, port {port}: Address already in use"
         ) as caught:
             bind("127.0.0.1", port)
-    assert "--port" in str(caught.value)
+    assert "Choose another port" in str(caught.value)
 
 
 def test_an_address_of_another_computer_is_one_line():

@@ -177,7 +177,7 @@ def test_the_annotator_never_sees_the_validation_split(student):
         ({"method_args.maps": "folder"}, "token labeling needs labels: give one of"),
         ({"method_args.label": "truth"}, r"no argument 'method_args.label'. Did you mean labels"),
         ({"method_args.labels": "nowhere"}, "no label maps in nowhere"),
-        ({"method_args.annotator": "nobody"}, "no annotator 'nobody'"),
+        ({"method_args.annotator": "nobody"}, "no model at nobody; give a run"),
         (
             {"method_args.labels": "truth", "method_args.annotator_epochs": 3},
             "annotator_epochs=3 is for method_args.relabel=auto",

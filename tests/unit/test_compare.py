@@ -42,6 +42,8 @@ def test_an_evaluation_is_read_back_also_where_an_older_version_wrote_it():
     older = json.loads(written.to_json())
     older["right"] = older.pop("correct")
     assert written.correct == "10"
+    with pytest.warns(DeprecationWarning, match="now Evaluation.correct"):
+        assert written.right == "10"
     for text in (written.to_json(), json.dumps(older)):
         found = Evaluation.from_json(text)
         assert (found.correct, found.top1, found.confusion) == (written.correct, written.top1, written.confusion)

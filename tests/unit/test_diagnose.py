@@ -317,6 +317,8 @@ def test_a_matrix_too_small_or_undefined_has_no_match():
     match = diagnose.match_layers(torch.eye(8))
     assert match.monotonicity == pytest.approx(1)
     assert match.depth_needed == pytest.approx(4 / 7)
+    one_column = diagnose.match_layers(torch.eye(8)[:1].expand(8, 8))
+    assert math.isnan(one_column.monotonicity)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

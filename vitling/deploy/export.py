@@ -1,11 +1,7 @@
 """Export a run: ONNX, a folder for timm, or one for the Hugging Face hub. Compared with the run's model before it is written."""
 
 import json
-import os
-import secrets
-import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -18,18 +14,17 @@ from vitling.data.pipeline.loader import generator_for
 from vitling.data.pipeline.reading import Reading
 from vitling.data.sources.images import evenly
 from vitling.deploy import hub
-from vitling.deploy.model_card import hub_header, model_card, unfinished
-from vitling.deploy.onnx import check_packages, to_onnx
+from vitling.deploy.folder import HubFolder, TimmFolder
+from vitling.deploy.model_card import unfinished
+from vitling.deploy.onnx import OnnxFile
+from vitling.deploy.target import Export, Target
 from vitling.errors import UserError, did_you_mean
 from vitling.evaluation.predictions import validation_images
 from vitling.evaluation.temperature import Calibration, calibrate
-from vitling.files import write_bytes, write_text
 from vitling.runs.metadata import ModelMetadata
-from vitling.runs.onnx_model import OnnxModel
-from vitling.runs.opening import open_model
 from vitling.runs.run import Run, check_weights, load_run
 
-FORMATS = ("onnx", "timm", "hf")
+TARGETS: dict[str, Target] = {"onnx": OnnxFile(), "timm": TimmFolder(), "hf": HubFolder()}
 CHECKED_IMAGES = 64
 TOLERANCE = 1e-4  # of the largest logit, or of 1 where that is larger: what float32 in another order can differ by
 
@@ -68,54 +63,35 @@ def export(
     nothing that exists is overwritten. ONNX takes uint8 pixels; with `raw_input`, floats that the caller has normalised. `push` uploads an
     "hf" folder to OWNER/NAME. A run that did not end can be exported as soon as it has weights; the notes and the card say so.
     """
-    if to not in FORMATS:
-        raise UserError(f"cannot export to '{to}'. {did_you_mean(to, FORMATS)}")
+    if to not in TARGETS:
+        raise UserError(f"cannot export to '{to}'. {did_you_mean(to, TARGETS)}")
+    target = TARGETS[to]
     check_weights(which)
-    if raw_input and to != "onnx":
+    if raw_input and not target.takes_raw_input:
         raise UserError(f"raw_input is about ONNX; a folder for {to} holds the model alone. Leave it out.")
     if push:
-        if to != "hf":
+        if not target.can_be_pushed:
             raise UserError(f"push uploads a folder with a card for the hub; export to hf, not {to}.")
         hub.check_push(push)
-    if to == "onnx":
-        check_packages()
+    target.check_packages()
     run = run if isinstance(run, Run) else load_run(run)
-    out = _free(Path(out) if out else run.path / ("model.onnx" if to == "onnx" else to), to)
+    out = Path(out) if out else run.path / target.default_name
+    target.check_out(out)
     model = run.load_model(which)
     notes = [] if run.finished else [f"the training is not finished: {unfinished(run)}"]
     pixels, checked_on = _images_to_check(run, reading or Reading(), notes)
     calibration = _calibration(run, which, reading, notes, callback)
-    metadata = ModelMetadata.of_run(
-        run, calibration.temperature if calibration else None, input="normalized" if raw_input else "pixels"
-    )
+    temperature = calibration.temperature if calibration else None
+    metadata = ModelMetadata.of_run(run, temperature, input="normalized" if raw_input else "pixels")
     with torch.inference_mode():
         expected = model(metadata.preprocessing.normalize(pixels))
     result = Exported(out, to, 0.0, TOLERANCE * max(1.0, expected.abs().max().item()), checked_on, metadata, notes)
-    if to == "onnx":
-        if callback:
-            callback.on_progress("translating to ONNX", 0, None)  # torch does not say how far it is
-        content = to_onnx(model, metadata)
-        _compare(result, OnnxModel(content), pixels, expected)
-        write_bytes(out, content)
-    else:
-        with _new_folder(out) as folder:
-            place = f"hf-hub:{push}" if push else f"local-dir:{out.resolve().name}"
-            _fill(folder, run, which, metadata, calibration, to, place)
-            _compare(result, open_model(folder, device="cpu").logits, pixels, expected)
+    exported = Export(run, which, model, metadata, calibration, out, push, callback or Callback())
+    with target.writing(exported) as logits:
+        _compare(result, logits, pixels, expected)
     if push:
         result.url = hub.push_folder(out, push)
     return result
-
-
-def _free(out: Path, to: str) -> Path:
-    """The path, if it may be written."""
-    if to == "onnx" and out.suffix != ".onnx":
-        raise UserError(
-            f"out={out} must end in .onnx, such as {out / 'model.onnx' if out.is_dir() else f'{out}.onnx'}."
-        )
-    if out.exists() and not (to != "onnx" and out.is_dir() and not any(out.iterdir())):
-        raise UserError(f"{out} exists already and is not overwritten; remove it, or choose another out.")
-    return out
 
 
 def _images_to_check(run: Run, reading: Reading, notes: list[str]) -> tuple[Tensor, str]:
@@ -151,34 +127,3 @@ def _compare(result: Exported, exported: Callable[[Tensor], Tensor], pixels: Ten
             f"nothing was written: the exported model's logits differ from the run's by {result.difference:.3g} on "
             f"{result.checked_on}, where {result.allowed:.3g} is allowed. Please report it with the recipe."
         )
-
-
-# Folders
-
-
-@contextmanager
-def _new_folder(path: Path) -> Iterator[Path]:
-    """A temporary folder beside `path` that takes its place when the block ends, and is removed when the block fails."""
-    path = path.resolve()
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        temporary.mkdir(parents=True)
-        yield temporary
-        os.replace(temporary, path)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror or error}.") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-def _fill(
-    folder: Path, run: Run, which: str, metadata: ModelMetadata, calibration: Calibration | None, to: str, place: str
-) -> None:
-    config = json.loads((run.path / which / "config.json").read_text())
-    write_bytes(folder / "model.safetensors", (run.path / which / "model.safetensors").read_bytes())
-    write_text(
-        folder / "config.json",
-        json.dumps({**config, "vitling": metadata.to_dict()}, indent=2, ensure_ascii=False) + "\n",
-    )
-    header = hub_header(run, which, metadata) if to == "hf" else ""
-    write_text(folder / "README.md", header + model_card(run, which, metadata, calibration, place))

@@ -104,7 +104,7 @@ def unfinished(run: Run) -> str:
 def _use(metadata: ModelMetadata, place: str) -> str:
     seen = metadata.preprocessing
     ours = metadata.architecture in our_models()
-    imports = "import timm\n" + (f"import vitling  # registers {metadata.architecture} with timm\n" if ours else "")
+    imports = (f"import vitling  # registers {metadata.architecture} with timm\n" if ours else "") + "import timm\n"
     model = place.removeprefix("local-dir:")
     where = "" if model == place else "Run either beside this folder, or give its whole path. "
     return (

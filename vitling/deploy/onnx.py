@@ -8,12 +8,17 @@ import contextlib
 import io
 import logging
 import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from vitling.deploy.target import Export, Target
+from vitling.errors import UserError
+from vitling.files import write_bytes
 from vitling.runs.metadata import ModelMetadata
-from vitling.runs.onnx_model import import_extra
+from vitling.runs.onnx_model import OnnxModel, import_extra
 
 
 class Deployed(nn.Module):
@@ -30,10 +35,28 @@ class Deployed(nn.Module):
         return logits, (logits / (self.metadata.temperature or 1.0)).softmax(dim=1)
 
 
-def check_packages() -> None:
-    """Refuse before the work what could not be finished: making a file and checking it needs the optional packages."""
-    for package in ("onnxruntime", "onnx", "onnxscript"):
-        import_extra(package)
+class OnnxFile(Target):
+    """One file, with the preprocessing inside unless the caller normalises."""
+
+    default_name = "model.onnx"
+    takes_raw_input = True
+
+    def check_packages(self) -> None:
+        for package in ("onnxruntime", "onnx", "onnxscript"):
+            import_extra(package)
+
+    def check_out(self, out: Path) -> None:
+        if out.suffix != ".onnx":
+            better = out / self.default_name if out.is_dir() else f"{out}.onnx"
+            raise UserError(f"out={out} must end in .onnx, such as {better}.")
+        super().check_out(out)
+
+    @contextlib.contextmanager
+    def writing(self, export: Export) -> Iterator[Callable[[Tensor], Tensor]]:
+        export.callback.on_progress("translating to ONNX", 0, None)  # torch does not say how far it is
+        content = to_onnx(export.model, export.metadata)
+        yield OnnxModel(content)
+        write_bytes(export.out, content)
 
 
 def to_onnx(model: nn.Module, metadata: ModelMetadata) -> bytes:

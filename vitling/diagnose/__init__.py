@@ -18,7 +18,7 @@ _PUBLIC = {
             "token_maps", "token_similarity",
         ),
         "health": ("confident_mistakes", "generalisation_gap"),
-        "match": ("match_layers", "spearman"),
+        "match": ("match_layers",),
         "probe": ("ridge_probe",),
         "sharpness": ("Hessian", "loss_sharpness"),
         "single_pass": ("Measurements", "measure"),

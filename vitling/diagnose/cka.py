@@ -213,7 +213,8 @@ class Side:
 def _identity(x: Tensor, batch: int) -> tuple:
     """Equal for two outputs that hold the same numbers of each image in the same memory, whatever their shape.
 
-    A weak reference to the storage keeps its address from being used again within the batch, and nothing else of it.
+    A weak reference to the storage keeps its address from being used again within the batch, and nothing else of it. The number
+    of in-place changes, `_version`, has no public name; autograd goes by it too.
     """
     dense = x.stride(0) * len(x) == x.numel() and x.numel() > 0
     layout = x.numel() if dense and _is_dense(x) else (x.shape, x.stride())

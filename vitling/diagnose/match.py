@@ -4,8 +4,10 @@ The paper describes its CKA matrices in words only. These are our definitions; g
 """
 
 from dataclasses import dataclass
+from math import nan
 
 import torch
+from scipy.stats import spearmanr
 from torch import Tensor
 
 from vitling.errors import UserError
@@ -50,7 +52,7 @@ def match_layers(matrix: Tensor) -> Match:
         best_match_depth=depth[best],
         peak=peak,
         soft_depth=positive @ depth / positive.sum(dim=1),
-        monotonicity=spearman(torch.arange(rows, device=C.device), best).item(),
+        monotonicity=_monotonicity(best),
         block_means=torch.stack([torch.stack([quarter[:, half].mean() for half in halves]) for quarter in quarters]),
         unmatched_top_quarter=1 - peak[(QUARTERS - 1) * rows // QUARTERS :].mean().item(),
         column_best_row=C.argmax(dim=0),
@@ -58,10 +60,8 @@ def match_layers(matrix: Tensor) -> Match:
     )
 
 
-def spearman(x: Tensor, y: Tensor) -> Tensor:
-    """Correlation of ranks; equal values share their average rank. NaN where all values are equal."""
-    return torch.corrcoef(torch.stack([_ranks(x), _ranks(y)]))[0, 1]
-
-
-def _ranks(x: Tensor) -> Tensor:
-    return (x[:, None] > x).sum(dim=1) + (x[:, None] == x).sum(dim=1).double() / 2
+def _monotonicity(best: Tensor) -> float:
+    """NaN where all rows match one column: there is no order to follow."""
+    if (best == best[0]).all():
+        return nan
+    return float(spearmanr(range(len(best)), best.cpu()).statistic)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import warnings
 from dataclasses import asdict, dataclass, field
 
 import torch
@@ -38,6 +39,12 @@ class Evaluation:
         other = "" if self.own else "-" + re.sub(r"[^\w.-]+", "-", self.data)
         last = "" if self.weights == "best" else f"-{self.weights}"
         return f"evaluation-{self.split}{last}{other}.json"
+
+    @property
+    def right(self) -> str:
+        """The old name of `correct`, for one release."""
+        warnings.warn("Evaluation.right is now Evaluation.correct; it goes in vitling 0.3", DeprecationWarning, 2)
+        return self.correct
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1, ensure_ascii=False)

@@ -234,6 +234,7 @@ class Bootstrap(MixingMethod):
         agent = average([self.loan[name].grad[rows] for name, rows in self.borrowed.items()])
         self.loan = {}
         measured = measure_conflict(agent, vit, self.align)
+        # torch._foreach_*: no public name, but torch.optim's own steps are made of them.
         torch._foreach_add_(vit, align_gradients(agent, vit, self.align))
         if self.align != "none":
             torch._foreach_mul_(vit, 0.5)

@@ -36,6 +36,7 @@ class Teacher(nn.Module):
         self.register_buffer("shift", (given_mean - mean) / std, persistent=False)
 
     def _apply(self, fn, recurse: bool = True):
+        # Private, but what .to(), .cuda() and .half() of a parent all come down to.
         self.network[0]._apply(fn, recurse)
         return super()._apply(fn, recurse)
 

@@ -37,11 +37,6 @@ class TapWindow:
         rows, columns = self.padding
         self.extra = [self.before - columns, after[1] - columns, self.before - rows, after[0] - rows]
 
-    @property
-    def offsets(self) -> list[tuple[int, int]]:
-        """(row, column) of each tap relative to the pixel."""
-        return [(h // self.side - self.before, h % self.side - self.before) for h in range(self.num_heads)]
-
     def kernel(self, taps: Tensor) -> Tensor:
         """(..., H) -> (..., rows, side); places without a tap are zero."""
         return F.pad(taps, (0, self.rows * self.side - self.num_heads)).unflatten(-1, (self.rows, self.side))
@@ -328,18 +323,6 @@ class Agent(MapContract):
 
     def final_norm(self, x: Tensor) -> Tensor:
         return F.gelu(self.bn(x))
-
-    @torch.no_grad()
-    def plain_state(self) -> dict[str, Tensor]:
-        """State dict of the equal agent that shares nothing: taps built, MLPs copied."""
-        state = self.state_dict()
-        for i, layer in enumerate(self.layers if self.shared else ()):
-            attn = layer.cnn_block.lender[0]
-            fc1, fc2 = mlp_layers(layer.mlp_block.lender[0])
-            taps = shared_taps(value_rows(attn), attn.proj.weight, self.num_heads)
-            block = plain_block(f"layers.{i}.", taps, attn.proj.bias, fc1.weight, fc1.bias, fc2.weight, fc2.bias)
-            state |= {key: value.detach().clone() for key, value in block.items()}
-        return state
 
     def from_authors(self, state: dict) -> dict:
         """Keys and layouts of the release -> ours; of a joint or shared checkpoint, the agent's part.

@@ -159,6 +159,7 @@ class HybridViT(VisionTransformer):
         self._place_tokens()
 
     def _pos_embed(self, x: Tensor) -> Tensor:
+        # timm's name for the step between patches and blocks, which its own families replace like this.
         return self.pos_drop(x + self.positions)
 
     @classmethod

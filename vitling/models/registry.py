@@ -76,6 +76,8 @@ def build_model(name: str, *, num_classes: int, in_chans: int, img_size: tuple[i
             if "img_size" not in str(error):
                 raise
             model = timm.create_model(name, **arguments)  # convolutional networks take any size
+    except UserError:
+        raise
     except (TypeError, AssertionError, ValueError, RuntimeError) as error:
         raise UserError(f"model={name} cannot be built with {_shown(model_args)}: {_first_line(error)}") from None
     _check_input(model, name, in_chans, img_size)
@@ -95,6 +97,8 @@ def _check_input(model, name: str, in_chans: int, img_size: tuple[int, int]) -> 
     try:
         with torch.inference_mode():
             model.eval()(torch.zeros(1, in_chans, *img_size))
+    except UserError:
+        raise
     except (AssertionError, RuntimeError, ValueError) as error:
         raise UserError(
             f"model={name} cannot take images of {in_chans} x {img_size[0]} x {img_size[1]}: {_first_line(error)} "

@@ -60,6 +60,7 @@ class Muon(torch.optim.Optimizer):
                 self.state[p].setdefault("momentum", torch.zeros_like(p))
             momenta = [self.state[p]["momentum"] for p in same]
             gradients = [p.grad for p in same]
+            # torch._foreach_*, here and below: no public name, but torch.optim's own steps are made of them.
             torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
             ahead = torch._foreach_lerp(gradients, momenta, group["momentum"])  # Nesterov's
             updates = orthogonalise(torch.stack(ahead).flatten(2)).view(-1, *shape)

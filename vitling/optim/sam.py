@@ -1,6 +1,10 @@
-"""Sharpness-aware minimisation."""
+"""Sharpness-aware minimisation.
+
+`torch._foreach_*` have no public name, but torch.optim is built on them and nothing else changes many tensors in one call.
+"""
 
 import torch
+from torch.nn.utils import get_total_norm
 
 
 class SAM:
@@ -13,7 +17,7 @@ class SAM:
     def climb(self) -> None:
         self.moved = [p for p in self.parameters if p.grad is not None]
         gradients = [p.grad for p in self.moved]
-        norm = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients)))
+        norm = get_total_norm(gradients)
         self.before = [p.clone() for p in self.moved]
         torch._foreach_add_(self.moved, torch._foreach_mul(gradients, self.rho / (norm + 1e-12)))
 

@@ -275,6 +275,10 @@ class Loop:
         state.step += 1
         self._account(losses)
 
+    @property
+    def _is_alone(self) -> bool:
+        return self.accelerator.num_processes == 1
+
     def _is_last_before_validation(self) -> bool:
         return (self.state.step + 1) % (self.setup.steps_per_epoch * self.setup.recipe.validate_every) == 0
 
@@ -306,8 +310,9 @@ class Loop:
         setup, state = self.setup, self.state
         model = state.validated_model(setup)
         began = time.monotonic()
-        logits: list[Tensor] = []
-        val = self._measure(model, keep=logits)
+        # Of a whole split, and as loaded weights give them again: neither a process's part of it, nor in half precision.
+        kept: list[Tensor] | None = [] if self._is_alone and self.settings.precision == "no" else None
+        val = self._measure(model, keep=kept)
         if not math.isfinite(val["loss"]):
             self._refuse_loss(val["loss"], f"val_loss={val['loss']}")
         others = {
@@ -328,7 +333,7 @@ class Loop:
         improved = state.best is None or score > state.best
         if improved:
             state.best, state.best_epoch = score, epoch + 1
-            self.best_logits = torch.cat(logits)
+            self.best_logits = torch.cat(kept) if kept else None
         timing = {
             "epoch": epoch + 1,
             "seconds": round(self._seconds(), 3),
@@ -349,9 +354,9 @@ class Loop:
         return validate(network, data.val, data.preprocessing, self.accelerator, keep=keep)
 
     def _hand_on(self) -> None:
-        """Give the run its best weights' predictions on the validation images, where they would be the same after loading."""
-        data, whole = self.setup.data, self.accelerator.num_processes == 1 and self.settings.precision == "no"
-        if whole and self.best_logits is not None:  # None: a process before this one found the best weights
+        """Give the run its best weights' predictions on the validation images, unless an earlier process found those weights."""
+        data = self.setup.data
+        if self.best_logits is not None:
             self.run.validation = Predictions(self.best_logits, data.val, data.preprocessing)
 
     def _finish(self, stopped: str) -> None:
@@ -392,7 +397,7 @@ class Loop:
     def _stop_if_requested(self) -> None:
         """Save and leave after SIGTERM or Ctrl-C."""
         requested = self.stop.requested
-        if self.accelerator.num_processes > 1:
+        if not self._is_alone:
             flag = torch.tensor(float(requested), device=self.accelerator.device)
             requested = self.accelerator.reduce(flag, "sum").item() > 0
         if not requested:

@@ -180,6 +180,7 @@ def _torchvision_images(source: Any, name: str, root: str) -> Images:
         if type(source).__name__ in ("SVHN", "STL10"):
             array = array.transpose(0, 2, 3, 1)
         return ArrayImages(array, np.asarray(source.targets if hasattr(source, "targets") else source.labels), name)
+    # The private names are the only ones: reading item by item would decode every image to learn its label.
     if hasattr(source, "samples") or hasattr(source, "_samples"):
         paths, labels = zip(*(source.samples if hasattr(source, "samples") else source._samples), strict=True)
     else:

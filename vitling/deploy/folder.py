@@ -1,0 +1,66 @@
+"""Folders: a model with its card, for timm, and for the Hugging Face hub."""
+
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from torch import Tensor
+
+from vitling.deploy.model_card import hub_header, model_card
+from vitling.deploy.target import Export, Target
+from vitling.errors import UserError
+from vitling.files import write_bytes, write_text
+from vitling.runs.opening import open_model
+
+
+class TimmFolder(Target):
+    """What `timm.create_model("local-dir:FOLDER", pretrained=True)` loads."""
+
+    default_name = "timm"
+
+    def check_out(self, out: Path) -> None:
+        if not out.is_dir() or any(out.iterdir()):  # an empty folder may be filled
+            super().check_out(out)
+
+    @contextmanager
+    def writing(self, export: Export) -> Iterator[Callable[[Tensor], Tensor]]:
+        with _new_folder(export.out) as folder:
+            saved = export.run.path / export.which
+            config = {**json.loads((saved / "config.json").read_text()), "vitling": export.metadata.to_dict()}
+            write_bytes(folder / "model.safetensors", (saved / "model.safetensors").read_bytes())
+            write_text(folder / "config.json", json.dumps(config, indent=2, ensure_ascii=False) + "\n")
+            write_text(folder / "README.md", self._card(export))
+            yield open_model(folder, device="cpu").logits
+
+    def _card(self, export: Export) -> str:
+        place = f"hf-hub:{export.push}" if export.push else f"local-dir:{export.out.resolve().name}"
+        return model_card(export.run, export.which, export.metadata, export.calibration, place)
+
+
+class HubFolder(TimmFolder):
+    """The same with the card's header that the Hugging Face hub reads."""
+
+    default_name = "hf"
+    can_be_pushed = True
+
+    def _card(self, export: Export) -> str:
+        return hub_header(export.run, export.which, export.metadata) + super()._card(export)
+
+
+@contextmanager
+def _new_folder(path: Path) -> Iterator[Path]:
+    """A temporary folder beside `path` that takes its place when the block ends, and is removed when the block fails."""
+    path = path.resolve()
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        temporary.mkdir(parents=True)
+        yield temporary
+        os.replace(temporary, path)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror or error}.") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
