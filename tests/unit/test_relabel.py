@@ -126,7 +126,7 @@ def test_an_interrupted_relabeling_goes_on_and_ends_the_same(folder, tmp_path, m
         relabel(small_cnn(), data, tmp_path / "parts", batch_size=4, callback=Stop())
     recorder = Recorder()
     relabel(small_cnn(), data, tmp_path / "parts", batch_size=4, callback=recorder)
-    assert "going on after 12 images" in recorder.messages
+    assert "resuming after 12 images" in recorder.messages
     assert [done for _, done, _ in recorder.progress] == [16, 20, 24, 28, 30]
     assert (tmp_path / "parts" / "part-00000.npy").read_bytes() == (tmp_path / "whole" / "part-00000.npy").read_bytes()
     with pytest.raises(UserError, match="already holds other label maps"):

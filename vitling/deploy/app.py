@@ -80,7 +80,7 @@ class Viewer:
 
 
 class _Noting(Callback):
-    """Keeps for the page what is logged; progress goes on to who waits for the page."""
+    """Keeps for the page what is logged; progress is passed on to who waits for the page."""
 
     def __init__(self, waiting: Callback):
         self.notes: list[str] = []

@@ -1,4 +1,4 @@
-"""Predictions: what a model says of every image of a split, so that page and calibration ask it once."""
+"""Predictions: a model's logits of a split, so that page and calibration compute them once."""
 
 from dataclasses import dataclass, replace
 

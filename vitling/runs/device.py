@@ -12,7 +12,7 @@ def default_device() -> torch.device:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait for what the device was asked to compute: only then a clock says something."""
+    """Wait for the device: only then is a measured time meaningful."""
     if device.type != "cpu":
         torch.accelerator.synchronize()
 

@@ -1,4 +1,4 @@
-"""What a saved model says of itself, so that it can predict without the run it came from."""
+"""A saved model's metadata, so that it can predict without the run it came from."""
 
 import json
 from collections.abc import Mapping

@@ -40,7 +40,7 @@ def study(
 ) -> Study:
     """Train every recipe with every seed on every fraction of the data, then write the table and the page.
 
-    The same call again goes on where it stopped. `split="val"` compares best validation accuracies, for making choices;
+    The same call again resumes it. `split="val"` compares best validation accuracies, for making choices;
     `"test"` looks at the test split, once per run. `budget_seconds` is wall time per run, equal for all recipes.
     """
     seeds = list(range(seeds)) if isinstance(seeds, int) else list(seeds)

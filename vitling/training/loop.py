@@ -283,7 +283,7 @@ class Loop:
         return (self.state.step + 1) % (self.setup.steps_per_epoch * self.setup.recipe.validate_every) == 0
 
     def _log_gradients(self) -> None:
-        """Write down one step's gradient norms per layer, as the optimiser sees them: too cheap to be an option."""
+        """Log one step's gradient norms per layer, as the optimiser sees them: too cheap to be an option."""
         if self.accelerator.is_main_process:
             norms = layer_gradient_norms(self.setup.model)
             self.run.append("gradients.jsonl", {"step": self.state.step + 1, "norms": norms})

@@ -133,14 +133,14 @@ class LiveStudyRun(PlainStudyRun):
 
 @contextmanager
 def show_study(quiet: bool = False):
-    """A callback for `study`. When interrupted it says how to go on, and the command ends with code 130."""
+    """A callback for `study`. When interrupted it says how to resume, and the command ends with code 130."""
     from vitling.training.signals import Interrupted
 
     try:
         with calling_back(quiet, silent=StudyCallback, plain=PlainStudy, live=LiveStudy) as callback:
             yield callback
     except (Interrupted, KeyboardInterrupt) as interruption:
-        print(str(interruption) or "interrupted; the same command goes on", file=sys.stderr)
+        print(str(interruption) or "interrupted; the same command resumes", file=sys.stderr)
         sys.exit(130)
 
 

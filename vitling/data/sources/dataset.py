@@ -254,7 +254,7 @@ def _renumber(
 
 
 def _shared_images(splits: dict[str, Images]) -> list[str]:
-    """An image that is learnt from and measured on makes the measurement worthless; a list can do that unnoticed."""
+    """An image in both training and test split makes the test worthless; a list can do that unnoticed."""
     notes = []
     for first, second in itertools.combinations(splits, 2):
         if shared := sorted(set(splits[first].names) & set(splits[second].names)):

@@ -249,7 +249,7 @@ def read_hub(address: str, download: bool) -> Found:
 
 @contextmanager
 def _offline(datasets: Any, offline: bool):
-    """Keep to what is in the cache. The package has no argument that does it: with one, it still asks the hub first."""
+    """Use only the cache. The package has no argument for it: with any, it still asks the hub first."""
     before = datasets.config.HF_HUB_OFFLINE
     datasets.config.HF_HUB_OFFLINE = before or offline
     try:

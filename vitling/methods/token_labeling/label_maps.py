@@ -75,7 +75,7 @@ class LabelMaps:
 
     @classmethod
     def create(cls, folder: str | os.PathLike, header: Header) -> "LabelMaps":
-        """Begin maps in a folder, or go on with the same ones where `done` says."""
+        """Begin maps in a folder, or resume the same ones after `done` images."""
         folder = Path(folder)
         if (folder / "maps.json").exists():
             known, done = read_header(folder)
@@ -123,7 +123,7 @@ class LabelMaps:
                 os.fsync(stream.fileno())
         except OSError as error:
             raise UserError(
-                f"cannot write {path}: {error.strerror}; the same command goes on where it stopped."
+                f"cannot write {path}: {error.strerror}; the same command resumes where it stopped."
             ) from error
 
     def _record_progress(self) -> None:
@@ -141,7 +141,7 @@ class LabelMaps:
         if done < header.images:
             raise UserError(
                 f"the label maps in {folder} are not complete ({done:,} of {header.images:,} images); "
-                "repeat the command that writes them, it goes on where it stopped."
+                "repeat the command that writes them, it resumes where it stopped."
             )
         maps = cls(folder, header, done)
         for number in range(-(-header.images // header.part_images)):

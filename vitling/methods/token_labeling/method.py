@@ -336,7 +336,7 @@ def find_embedding(model: nn.Module) -> nn.Module:
 
 
 def annotator_recipe(recipe: Recipe) -> Recipe:
-    """A small CNN on the same images, with the same ones held out: a label must not know the validation split."""
+    """A small CNN on the same images, with the same ones held out: the validation split must not leak into labels."""
     size = as_size(recipe.img_size) or (SMALL_IMAGE, SMALL_IMAGE)  # a resolved recipe has one
     epochs = recipe.method_args.get("annotator_epochs") or min(recipe.epochs, ANNOTATOR_EPOCHS)
     if min(size) < SMALLEST_IMAGE:

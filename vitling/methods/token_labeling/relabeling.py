@@ -47,7 +47,7 @@ def relabel(
     reading: Reading | None = None,
     callback: Callback | None = None,
 ) -> LabelMaps:
-    """Write the label maps of a dataset's training images into `out`; into the same folder again, go on.
+    """Write the label maps of a dataset's training images into `out`; into the same folder again, resume.
 
     `annotator` is whatever `open_model` opens, or a folder of the authors' .pt maps, which are converted. `size` and `fit` are
     how it sees the images: by default as in its own training; a larger size gives a finer map.
@@ -132,7 +132,7 @@ def _begin(out: str | Path, header: Header, callback: Callback) -> LabelMaps:
             f"the label maps need {size_text(left)} and {out} has {size_text(free)} free; free some or lower top_k."
         )
     if 0 < maps.done < header.images:
-        callback.log(f"going on after {maps.done:,} images")
+        callback.log(f"resuming after {maps.done:,} images")
     return maps
 
 
