@@ -13,7 +13,7 @@ from vitling.callbacks import Callback
 from vitling.data.pipeline.loader import Resident, Streamed, eval_batches
 from vitling.data.pipeline.preprocessing import Preprocessing
 from vitling.models.inspect import evaluating
-from vitling.runs.device import default_device
+from vitling.runs.device import default_device, to_float64
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -77,7 +77,7 @@ def validate(
 
     This process's logits are added to `keep`, batch by batch on the CPU.
     """
-    sums = torch.zeros(3, dtype=torch.float64, device=accelerator.device)
+    sums = to_float64(torch.zeros(3, device=accelerator.device))
     outputs = evaluate_batches(
         model,
         source,
@@ -90,8 +90,8 @@ def validate(
     for logits, labels in outputs:
         if keep is not None:
             keep.append(logits.cpu())
-        correct = (logits.argmax(1) == labels).sum().double()
-        loss = F.cross_entropy(logits, labels, reduction="sum").double()
+        correct = to_float64((logits.argmax(1) == labels).sum())
+        loss = to_float64(F.cross_entropy(logits, labels, reduction="sum"))
         sums += torch.stack([correct, loss, torch.tensor(len(labels), dtype=torch.float64, device=sums.device)])
     correct, loss, count = accelerator.reduce(sums, "sum").tolist()
     return {"top1": correct / count, "loss": loss / count, "images": count}
