@@ -38,7 +38,7 @@ def data(tmp_path):
 
 @pytest.fixture
 def run(data, tmp_path):
-    """A run directory as training leaves it, with weights that are far too sure of what they say."""
+    """A run directory as training leaves it, with weights that are far too confident."""
     recipe = Recipe(data=str(data), model="vit_tiny_patch16_224", model_args=TINY, val_fraction=0.5)
     dataset = open_dataset(data)
     run = Run(tmp_path / "run")

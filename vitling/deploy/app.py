@@ -45,7 +45,7 @@ class Answer:
 
 @dataclass
 class Viewer:
-    """A run, ready to answer. `notes` lists what it cannot do."""
+    """A run, ready to predict. `notes` lists what it cannot do."""
 
     run: Run
     predictor: Predictor

@@ -158,7 +158,7 @@ def _per_class(test: dict) -> str:
 
 def _calibration(calibration: Calibration | None) -> str:
     if calibration is None:
-        return "Not calibrated: a softmax of the logits gives the model's own probabilities, which are often too sure."
+        return "Not calibrated: a softmax of the logits gives the model's own probabilities, which are often overconfident."
     c = calibration
     return (
         f"Divide the logits by a temperature of {c.temperature:.4f} before the softmax (`vitling predict` does). It was fitted on "
@@ -199,7 +199,7 @@ def _training(run: Run) -> str:
 
 
 def _without_paths(value):
-    """A card is published: of a path, only the last part is anybody's business."""
+    """A card is public: of a path, only the last part is kept."""
     if isinstance(value, Mapping):
         return {key: _without_paths(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -98,9 +98,7 @@ def attention_section(results: list[Diagnosis]) -> Section | None:
         uniform = {layers[0].uniform_distance_of_image for layers in placed.values()}
         dashed = {"uniform attention": uniform.pop()} if len(uniform) == 1 else None
         svg = plots.head_values(distances, y="distance / side of the image", dashed=dashed)
-        parts.append(
-            Chart(svg, "How far heads look. Networks that learned locality have near-sighted heads in early layers.")
-        )
+        parts.append(Chart(svg, "How far heads look. Networks that learned locality have local heads in early layers."))
         near = {
             name: [a.local_mass.mean().item() for a in layers if a.local_mass is not None]
             for name, layers in placed.items()
@@ -111,7 +109,10 @@ def attention_section(results: list[Diagnosis]) -> Section | None:
             parts.append(Chart(svg, "Share of the attention that stays within one patch."))
     entropy = {d.name: [a.entropy.tolist() for a in d.measurements.attention] for d in seen}
     parts.append(
-        Chart(plots.head_values(entropy, y="entropy / nats"), "Entropy: low is a sharp look, high an even one.")
+        Chart(
+            plots.head_values(entropy, y="entropy / nats"),
+            "Entropy: low is focused attention, high is uniform attention.",
+        )
     )
     heads = {d.name: [a.diversity for a in d.measurements.attention] for d in seen}
     caption = "How much the heads of a layer differ: 0 if all do the same."
@@ -249,14 +250,20 @@ def features_section(results: list[Diagnosis]) -> Section | None:
             "How well each layer already separates the classes (ridge regression on its mean token, half of the images to fit, half to test).",
         ),
     ]
-    sick = [
+    unhealthy = [
         (name, b.name, len(b.channels.dead), len(b.channels.exploding), b.channels.channels)
         for name, layers in blocks.items()
         for b in layers
         if b.channels.dead or b.channels.exploding
     ]
-    if sick:
-        parts.append(Table(("network", "block", "dead", "exploding", "of channels"), sick, "Blocks with sick channels"))
+    if unhealthy:
+        parts.append(
+            Table(
+                ("network", "block", "dead", "exploding", "of channels"),
+                unhealthy,
+                "Blocks with dead or exploding channels",
+            )
+        )
     else:
         parts.append(Text("No block has a dead or an exploding channel."))
     return Section(
@@ -393,7 +400,7 @@ def left_out(results: list[Diagnosis]) -> Section | None:
 def about() -> Section:
     made = references()["provenance"]
     text = (
-        "The ranges of the verdict are numbers of our own small runs, none is invented: "
+        "The ranges of the verdict are measured on our own small runs: "
         f"{made['command']}, {made['date']}, torch {made['torch']}, timm {made['timm']}. "
         "The raw numbers of this page lie beside it as .json and .npz."
     )

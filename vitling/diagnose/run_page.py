@@ -83,7 +83,7 @@ def run_page(
         sections=[
             Section("Summary", [Facts(summary_facts(run, result))]),
             Section("Learning curves", learning_charts(run), "Did it learn, and did it stop learning?"),
-            Section("Validation", validation_parts(result), "Which classes does it take for which?"),
+            Section("Validation", validation_parts(result), "Which classes does it confuse?"),
             Section(
                 "Pictures", picture_parts(logits, source, run.class_names), "What does it get wrong, and what correct?"
             ),
@@ -181,7 +181,7 @@ def validation_parts(result: Evaluation) -> list:
         ),
     ]
     if rows:
-        parts.append(Table(("truth", "taken for", "images"), rows, "Confused most often"))
+        parts.append(Table(("true class", "predicted", "images"), rows, "Confused most often"))
     return parts
 
 
@@ -246,6 +246,6 @@ def labelled_pictures(
     for i, image in zip(index.tolist(), pixels, strict=True):
         share, guess = probabilities[i].max(dim=0)
         truth, guess = class_names[source.labels[i]], class_names[guess]
-        caption = f"{guess} {share:.0%}" if guess == truth else f"{truth}, taken for {guess} {share:.0%}"
+        caption = f"{guess} {share:.0%}" if guess == truth else f"{truth}, predicted {guess} {share:.0%}"
         pictures.append(as_picture(image, caption))
     return pictures
