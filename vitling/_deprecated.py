@@ -37,6 +37,7 @@ MOVED = {
     "diagnose.capture": "models.inspect",
     "diagnose.gradients": "models.inspect",
     "diagnose.plots": "reports.plots",
+    "diagnose.probe": "diagnose.measures.probe",
     "evaluate": "evaluation.metrics evaluation.loop runs.run evaluation.evaluation",
     "export": "deploy.export",
     "figures": "papers.figures",

@@ -20,6 +20,7 @@ from vitling.evaluation.metrics import Evaluation, measure
 from vitling.evaluation.predictions import Predictions, predict_validation
 from vitling.evaluation.temperature import Calibration, calibrate
 from vitling.recipes import to_yaml
+from vitling.reports import plots
 from vitling.reports.page import (
     Chart,
     Code,
@@ -142,8 +143,6 @@ def speed_facts(run: Run) -> dict[str, str]:
 
 def learning_charts(run: Run) -> list:
     """Loss, accuracy and, where they were logged, gradient norms over the epochs."""
-    from vitling.reports import plots  # here, because matplotlib takes long to import
-
     records = run.metrics()
     epochs = [record["epoch"] for record in records]
     loss = {"training": [r["train_loss"] for r in records], "validation": [r["val_loss"] for r in records]}
@@ -165,8 +164,6 @@ def learning_charts(run: Run) -> list:
 
 def validation_parts(result: Evaluation) -> list:
     """Confusion matrix, accuracy per class, the pairs confused most often."""
-    from vitling.reports import plots  # here, because matplotlib takes long to import
-
     confusion = np.asarray(result.confusion)
     off = confusion - np.diag(np.diag(confusion))
     pairs = [np.unravel_index(i, off.shape) for i in np.argsort(-off, axis=None, kind="stable")[:8]]
@@ -225,8 +222,6 @@ def attention_parts(
 
 def calibration_parts(logits: Tensor, labels: Tensor, calibration: Calibration) -> list:
     """The reliability diagram, and what the fitted temperature makes of it."""
-    from vitling.reports import plots  # here, because matplotlib takes long to import
-
     verdict = "above 1: the model is overconfident" if calibration.temperature > 1 else "below 1: it is underconfident"
     facts = {
         "calibration error (ECE)": f"{calibration.ece_before:.3f}: the mean distance of confidence and accuracy",

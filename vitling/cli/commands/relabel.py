@@ -48,7 +48,7 @@ def relabel(
     out = out or Path("labels") / re.sub(r"[^\w.-]+", "-", f"{Path(data).stem}-{Path(annotator).name}")
     options = dict(which=weights, size=terminal.parse_size(size), fit=fit, top_k=top_k, raw_scores=raw_scores)
     reading, bad = reading_options(data_root, None, None), "skip" if skip_bad_images else "error"
-    with terminal.show_progress(quiet) as callback:
+    with terminal.show_progress(quiet, print_line=print) as callback:
         common = dict(on_bad_image=bad, reading=reading, callback=callback)
         maps = vitling.relabel(annotator, data, out, **options, **common)
         if authors:

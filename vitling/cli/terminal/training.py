@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Callable
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -139,17 +140,21 @@ def show_training(quiet: bool = False):
         print_line(str(interruption))
 
 
-class Notes(Callback):
-    """What is worth a line, on standard error, so that it never mixes with data."""
+class Lines(Callback):
+    """What is worth a line, wherever the command prints it."""
+
+    def __init__(self, print_line: Callable[[str], None]):
+        self.print_line = print_line
 
     def log(self, message: str) -> None:
-        note(message)
+        self.print_line(message)
 
 
-class Bars(Notes):
-    """A bar for every task, on standard error."""
+class Bars(Lines):
+    """The same, and a bar for every task on standard error."""
 
-    def __init__(self, progress: Progress):
+    def __init__(self, print_line: Callable[[str], None], progress: Progress):
+        super().__init__(print_line)
         self.progress, self.bars = progress, {}
 
     def on_progress(self, task: str, done: int, total: int | None) -> None:
@@ -159,10 +164,10 @@ class Bars(Notes):
 
 
 @contextmanager
-def show_progress(quiet: bool = False):
-    """A callback that moves bars on standard error where that is a terminal."""
+def show_progress(quiet: bool = False, print_line: Callable[[str], None] = note):
+    """A callback that moves bars on standard error where that is a terminal; lines are notes there, apart from any data."""
     if quiet or not sys.stderr.isatty():
-        yield Notes()
+        yield Lines(print_line)
         return
     with Progress(console=Console(stderr=True), transient=True) as progress:
-        yield Bars(progress)
+        yield Bars(print_line, progress)
