@@ -115,7 +115,7 @@ for _name in MOVED:
 
 
 class Listener(Callback):
-    """A callback under its old name: what it is told reaches the methods of that time."""
+    """A callback under its old name: its new methods call the old ones."""
 
     def say(self, text: str) -> None: ...
     def decoding(self, split: str, done: int, total: int | None) -> None: ...

@@ -67,7 +67,7 @@ def test_the_live_bar_follows_a_whole_training_in_a_terminal(tmp_path):
             live.on_validation(record, dict(images_per_second=321.0))
         [bar] = progress.tasks
         assert (bar.completed, bar.total) == (6, 6)
-        live.finished(a_run(tmp_path, splits=["test", "train"]))
+        live.on_end(a_run(tmp_path, splits=["test", "train"]))
     shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", out.getvalue())
     for part in (
         "recipe [bold]",
@@ -94,7 +94,7 @@ def test_training_in_a_terminal_of_its_own_gets_the_live_bar():
     while True:
         try:
             part = os.read(master, 4096)
-        except OSError:  # how Linux tells that the other side is gone
+        except OSError:  # how Linux reports that the other side is gone
             break
         if not part:
             break
@@ -106,8 +106,8 @@ def test_training_in_a_terminal_of_its_own_gets_the_live_bar():
 
 
 def test_next_is_the_test_set_only_where_there_is_one(tmp_path, printed):
-    terminal.Plain().finished(a_run(tmp_path / "a", splits=["test", "train"]))
-    terminal.Plain().finished(a_run(tmp_path / "b", splits=["train"]))
+    terminal.Plain().on_end(a_run(tmp_path / "a", splits=["test", "train"]))
+    terminal.Plain().on_end(a_run(tmp_path / "b", splits=["train"]))
     shown = printed.getvalue()
     assert f"next: vitling evaluate {tmp_path / 'a'}    (the test set: look once)" in shown
     assert f"next: vitling evaluate {tmp_path / 'b'} --split val " in shown
@@ -153,14 +153,15 @@ def test_the_demo_names_a_winner_only_where_luck_is_no_explanation(tmp_path, pri
     terminal.show_story(a_story(tmp_path, 2, 30, 1e-6))
     shown = printed.getvalue()
     assert (
-        "Only DHVT [b] is right on 30 digits, only plain ViT on 2: so DHVT [b] is better, and that is no luck" in shown
+        "Only DHVT [b] is correct on 30 digits, only plain ViT on 2: so DHVT [b] is better, and the difference is significant"
+        in shown
     )
     assert "verdict of plain ViT" in shown
     assert f"page: {tmp_path / 'diagnosis.html'}" in shown
     assert f"vitling evaluate {tmp_path / 'DHVT [b]'}" in shown
     terminal.show_story(a_story(tmp_path, 5, 3, 0.73))
     last = printed.getvalue()[len(shown) :]
-    assert "Only plain ViT is right on 5 digits, only DHVT [b] on 3: so which is better cannot be told" in last
+    assert "Only plain ViT is correct on 5 digits, only DHVT [b] on 3: so the difference is not significant" in last
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def on_grid(row: Tensor, grid: tuple[int, int] | None = None, prefix_tokens: int
     if grid is None:
         grid = (round(max(tokens, 0) ** 0.5),) * 2
         if prod(grid) != tokens:
-            raise UserError(f"{tokens} patches are no square; give grid=(rows, columns).")
+            raise UserError(f"{tokens} patches are not a square; give grid=(rows, columns).")
     check_grid(row.shape[-1], grid, prefix_tokens)
     return row[..., prefix_tokens : prefix_tokens + prod(grid)].unflatten(-1, grid)
 
@@ -137,7 +137,7 @@ def head_token_maps(weights: Tensor, grid: tuple[int, int], *, head: str = "mean
 def fold_head_tokens(weights: Tensor) -> Tensor:
     """DHVT's attention as if among the tokens that live on, for rollout: (..., H, N + H, N + H) -> (..., H, N, N).
 
-    As key, a head token stands for all tokens alike, of whose mean it is made (eq. 6); as query, for the class token, to which
+    As key, a head token stands for all tokens equally, of whose mean it is made (eq. 6); as query, for the class token, to which
     the mean of the head tokens is added.
     """
     H = weights.shape[-3]

@@ -18,7 +18,7 @@ from vitling.diagnose.match import Match, match_layers
 from vitling.diagnose.result import Diagnosis
 from vitling.diagnose.sharpness import loss_sharpness
 from vitling.diagnose.single_pass import measure
-from vitling.diagnose.subject import Pictures, Source, Subject, open_subjects, tell_apart
+from vitling.diagnose.subject import Pictures, Source, Subject, distinct_names, open_subjects
 from vitling.diagnose.verdict import judge
 from vitling.errors import UserError
 from vitling.evaluation.calibration import reliability_curve
@@ -42,16 +42,16 @@ def diagnose(
     reading: Reading | None = None,
     callback: Callback | None = None,
 ) -> list[Diagnosis]:
-    """Measure one model, or two and their likeness, on the same held-out pictures, and judge them.
+    """Measure one model, or two and their similarity, on the same held-out pictures, and judge them.
 
-    A source is whatever `open_model` opens, besides ONNX. `data` is needed where the first is no run.
+    A source is whatever `open_model` opens, besides ONNX. `data` is needed where the first is not a run.
     """
     first, second, pictures, train = open_subjects(
         source, other, data, images=images, which=which, reading=reading, callback=callback
     )
     subjects = [subject for subject in (first, second) if subject is not None]
     if len(subjects) == 2 and first.name == second.name:
-        first.name, second.name = tell_apart(first, second)
+        first.name, second.name = distinct_names(first, second)
     callback = callback or Callback()
     pixels = [pictures.decoded_for(subject, callback) for subject in subjects]
     result = [_measure(subjects, pixels, pictures, callback)]

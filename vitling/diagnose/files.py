@@ -20,7 +20,7 @@ def write_diagnosis(
 ) -> Path:
     """Write one HTML page with the raw numbers beside it (.json, .npz); the path of the page.
 
-    Without `out` it goes into the first one's run as diagnosis.html, or into the working directory where that is no run.
+    Without `out` it goes into the first one's run as diagnosis.html, or into the working directory where that is not a run.
     """
     callback = callback or Callback()
     page = Path(out) if out else _default_path(results)

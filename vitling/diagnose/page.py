@@ -341,7 +341,7 @@ def left_out(results: list[Diagnosis]) -> Section | None:
 def about() -> Section:
     made = references()["provenance"]
     text = (
-        "The ranges of the verdict are numbers of our own small runs, none is invented: "
+        "The ranges of the verdict are measured on our own small runs: "
         f"{made['command']}, {made['date']}, torch {made['torch']}, timm {made['timm']}. "
         "The raw numbers of this page lie beside it as .json and .npz."
     )

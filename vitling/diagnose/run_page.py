@@ -63,8 +63,8 @@ def run_page(
 ) -> Page:
     """The page of a run that has validated at least once; pictures and confusion are of its validation split.
 
-    `predictions` are what the best weights say of that split, where it is known already; then no data is opened. Nothing is
-    measured on the test split here. What `evaluate` has already said about it is repeated.
+    `predictions` are those of the best weights on that split, where they are known already; then no data is opened. Nothing is
+    measured on the test split here. What `evaluate` has already measured on it is repeated.
     """
     info, recipe, model = run.info, run.recipe, run.load_model("best")
     predictions = predictions or predict_validation(run, model, reading=reading, callback=callback)
@@ -84,7 +84,7 @@ def run_page(
         sections=[
             Section("Summary", [Facts(summary_facts(run, result))]),
             Section("Learning curves", learning_charts(run), "Did it learn, and did it stop learning?"),
-            Section("Validation", validation_parts(result), "Which classes does it take for which?"),
+            Section("Validation", validation_parts(result), "Which classes does it confuse?"),
             Section(
                 "Pictures", picture_parts(logits, source, run.class_names), "What does it get wrong, and what correct?"
             ),
@@ -178,7 +178,7 @@ def validation_parts(result: Evaluation) -> list:
         ),
     ]
     if rows:
-        parts.append(Table(("truth", "taken for", "images"), rows, "Confused most often"))
+        parts.append(Table(("true class", "predicted", "images"), rows, "Confused most often"))
     return parts
 
 
@@ -241,6 +241,6 @@ def labelled_pictures(
     for i, image in zip(index.tolist(), pixels, strict=True):
         share, guess = probabilities[i].max(dim=0)
         truth, guess = class_names[source.labels[i]], class_names[guess]
-        said = f"{guess} {share:.0%}" if guess == truth else f"{truth}, taken for {guess} {share:.0%}"
-        pictures.append(as_picture(image, said))
+        caption = f"{guess} {share:.0%}" if guess == truth else f"{truth}, predicted {guess} {share:.0%}"
+        pictures.append(as_picture(image, caption))
     return pictures

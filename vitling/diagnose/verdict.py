@@ -3,7 +3,7 @@
 Every range is measured: references.json holds the numbers of small runs of ours with their provenance, as written by
 benchmarks/reference_ranges.py. "Healthy" are the kinds of network all of whose runs reached more than every run of the plain ViT on
 the same data. A number within their range is fine. Outside it, on the bad side, it is a problem when it lies nearer to the plain
-ViT's range than to theirs, and else something to watch. Where the two ranges meet, the number does not tell good from bad on
+ViT's range than to theirs, and else something to watch. Where the two ranges meet, the number does not separate good from bad on
 that data: it is never a problem, and to be watched only beyond both by more than they are wide.
 """
 
@@ -25,8 +25,8 @@ WITHOUT_ATTENTION = "CNN"
 def _calibration_advice(d: Diagnosis) -> str:
     confidence = d.measurements.logits.float().softmax(dim=1).amax(dim=1).mean().item()
     if confidence < d.evaluation.top1:
-        return "it is right more often than it says; train longer, or lower method_args.label_smoothing."
-    return "it is right less often than it says; try method_args.label_smoothing=0.1 or fewer epochs."
+        return "it is underconfident; train longer, or lower method_args.label_smoothing."
+    return "it is overconfident; try method_args.label_smoothing=0.1 or fewer epochs."
 
 
 def gradient_spread(d: Diagnosis) -> float | None:
@@ -39,7 +39,7 @@ def gradient_spread(d: Diagnosis) -> float | None:
 ACCURACY = Indicator(
     "accuracy",
     lambda d: d.evaluation and d.evaluation.top1,
-    "It is right on {value:.0%} of the held-out images.",
+    "Its accuracy on held-out images is {value:.0%}.",
     "low",
     "read on: the other numbers say where it is lost.",
     interval=lambda d: d.evaluation.top1_interval,
@@ -51,7 +51,7 @@ OF_TRAINING = [
         lambda d: d.gap and d.gap.difference,
         "It is better on training images than on held-out ones by {value:.3f} in accuracy.",
         "high",
-        "it learns by heart: try augment.randaugment=rand-m9-mstd0.5-inc1, method_args.mixup=0.8 or a smaller network.",
+        "it overfits: try augment.randaugment=rand-m9-mstd0.5-inc1, method_args.mixup=0.8 or a smaller network.",
         interval=lambda d: d.gap.interval,
         tokens=False,
     ),
@@ -192,7 +192,7 @@ def _reference(
     text = f"{' and '.join(healthy)}: {span(good)}"
     text += f"; {PLAIN}: {span(plain)}" if plain else ""
     hint = "" if same_data else "; other data than yours, so take it as a hint"
-    overlap = ", which does not tell good from bad here" if plain and not _apart(good, plain, indicator.bad) else ""
+    overlap = ", which does not separate good from bad here" if plain and not _apart(good, plain, indicator.bad) else ""
     return f"Measured: {text}{overlap} ({len(good) + len(plain)} runs of ours on {dataset['title']}{hint})."
 
 

@@ -23,7 +23,7 @@ METHODS: dict[str, type[Method]] = {
 
 
 def prepare_method(name: str, preparation: Preparation, method_args: dict) -> dict:
-    """What `create_method` gets for the arguments of a recipe, after the method has made ready what it needs."""
+    """What `create_method` gets for the arguments of a recipe, after the method has prepared what it needs."""
     _check_arguments(name, method_args, _parameters(find_method(name).prepare) | _parameters(METHODS[name]))
     return METHODS[name].prepare(preparation, **method_args)
 

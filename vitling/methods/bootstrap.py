@@ -78,7 +78,7 @@ def _pool_longer(x: Tensor, y: Tensor, axis: int) -> tuple[Tensor, Tensor]:
 def _square(tokens: int) -> tuple[int, int]:
     side = round(tokens**0.5)
     if side**2 != tokens:
-        raise UserError(f"{tokens} tokens form no square; give grid=(height, width).")
+        raise UserError(f"{tokens} tokens do not form a square; give grid=(height, width).")
     return side, side
 
 

@@ -19,7 +19,7 @@ KINDS = ("hard", "soft")
 
 
 class Teacher(nn.Module):
-    """A finished network that sees the student's images as it was taught to see images.
+    """A trained network that gets the student's images in its own preprocessing.
 
     It moves to other devices with the method but is not among its parameters: never trained, clipped or checkpointed.
     """

@@ -1,4 +1,4 @@
-"""Muon: momentum whose matrices are made orthogonal before each step, with AdamW for what is no matrix.
+"""Muon: momentum whose matrices are made orthogonal before each step, with AdamW for what is not a matrix.
 
 Method: Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks"; step sizes matched to AdamW's as in
 Liu et al. 2025, "Muon is scalable for LLM training". timm and torch have it too, but orthogonalise in bfloat16, one matrix
@@ -34,7 +34,7 @@ def is_matrix(parameter: Tensor) -> bool:
 
 
 class Muon(torch.optim.Optimizer):
-    """Groups with `use_fallback`, and parameters that are no matrices, are stepped by AdamW at the same learning rate."""
+    """Groups with `use_fallback`, and parameters that are not matrices, are stepped by AdamW at the same learning rate."""
 
     def __init__(
         self, params, lr: float, weight_decay: float, momentum: float = 0.95, betas=(0.9, 0.95), eps: float = 1e-8

@@ -66,7 +66,7 @@ def measure_speeds(
 
 
 class _Candidate:
-    """A recipe made ready to train, and the times of its turns."""
+    """A recipe prepared for training, and the times of its turns."""
 
     def __init__(self, recipe: Recipe, folder: Path, settings: Settings):
         recipe = find_method(recipe.method).with_first_epochs(from_dict(to_dict(recipe)), 1)

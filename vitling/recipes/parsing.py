@@ -135,7 +135,7 @@ def _convert_scalar(value: Any, kind: Any, key: str) -> Any:
         or (kind is int and converted != _number(value))
         or (isinstance(value, bool) and kind is not bool)
     ):
-        raise UserError(f"{key}={value} must be {'a whole number' if kind is int else 'a number'}.")
+        raise UserError(f"{key}={value} must be {'an integer' if kind is int else 'a number'}.")
     return converted
 
 
@@ -208,7 +208,7 @@ def read_recipes(items: list[str]) -> dict[str, Recipe]:
             source, *own = shlex.split(text if colon else item)
         except ValueError:
             raise UserError(
-                f"'{item}' is no recipe; write NAME, or \"LABEL: NAME key=value ...\" with balanced quotes."
+                f"'{item}' is not a recipe; write NAME, or \"LABEL: NAME key=value ...\" with balanced quotes."
             ) from None
         name = name.strip() if colon else " ".join([_short_name(source), *own])
         if name in recipes:

@@ -21,7 +21,7 @@ def relabel(
         ),
     ],
     data: Data,
-    out: Annotated[Path | None, typer.Option(help="Folder for the maps; the same one again goes on.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the maps; the same one again resumes.")] = None,
     size: Annotated[str | None, typer.Option(help="Image size that the annotator sees, such as 64 or 64x96.")] = None,
     fit: Annotated[
         str | None,

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from vitling.callbacks import Callback
-from vitling.cli.terminal.console import console, note, say
+from vitling.cli.terminal.console import console, note, print_line
 from vitling.cli.terminal.words import duration, percent
 
 
@@ -20,7 +20,7 @@ class Plain(Callback):
         self.shown_at, self.pending = 0.0, None
 
     def log(self, message: str) -> None:
-        say(message)
+        print_line(message)
 
     def on_start(self, facts: dict) -> None:
         self.epochs, self.began, self.start_epoch = facts["epochs"], time.monotonic(), facts["start_epoch"]
@@ -137,7 +137,7 @@ def show_training(quiet: bool = False):
         with calling_back(quiet, silent=Callback, plain=Plain, live=Live) as callback:
             yield callback
     except Interrupted as interruption:
-        say(str(interruption))
+        print_line(str(interruption))
 
 
 class Lines(Callback):

@@ -43,7 +43,7 @@ class Geometry(NamedTuple):
     def inside(self, height: int, width: int) -> Tensor:
         """Which cells of a height x width grid show the image, (B, height, width); the others show a fill colour.
 
-        The map alone cannot tell: what a shift brings in from beyond the crop is filled, even where the image goes on.
+        The map alone is not enough: what a shift brings in from beyond the crop is filled, even where the image goes on.
         """
         B, S = self.frames.shape[:2]
         grid = F.affine_grid(self.frames.flatten(0, 1), [B * S, 1, height, width], align_corners=False)

@@ -5,7 +5,7 @@ geometric ones, where a pixel in a few hundred differs by one grey level. Pillow
 rounding, and float32 and its float64 disagree next to a whole number.
 
 Only three channels are colours. With any other count `Color` leaves the image alone and `Contrast` pulls to the mean of
-all channels; the other operations treat every channel alike.
+all channels; the other operations treat every channel the same.
 """
 
 from collections.abc import Callable, Hashable

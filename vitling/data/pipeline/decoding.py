@@ -23,7 +23,7 @@ def decode(
     task: str = "decoding",
     callback: Callback | None = None,
 ) -> Tensor:
-    """All images as one uint8 tensor, N x C x height x width. The callback is told of its progress as `task`."""
+    """All images as one uint8 tensor, N x C x height x width. The callback gets its progress as `task`."""
     if fit not in FITS:
         raise UserError(f"unknown fit '{fit}'. {did_you_mean(fit, FITS)}")
     decoded = torch.empty(len(images), channels, *size, dtype=torch.uint8)

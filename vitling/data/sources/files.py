@@ -96,7 +96,7 @@ def _class_folders(root: Path, folder: str, notes: list[str]) -> dict[str, list[
             f"{name_some(empty, 'class folder', 'class folders')} of {where} without images; fill or remove"
         )
     if others:
-        notes.append(f"{len(others)} files in {where} are no images ({_kinds(others)}) and were left out")
+        notes.append(f"{len(others)} files in {where} are not images ({_kinds(others)}) and were left out")
     return tree
 
 
@@ -192,10 +192,10 @@ def _csv_rows(path: Path, split: str) -> Iterator[_Row]:
             values = [(row[column] or "").strip() for column in (path_column, label_column)]
             if not all(values):
                 raise UserError(f"{path} line {reader.line_num} has no {'label' if values[0] else 'path'}; fill it in")
-            said = (row[columns["split"]] or "").strip() if "split" in columns else split
-            if said.lower() not in SPLITS:
-                raise UserError(f"{path} line {reader.line_num}: split '{said}' is none of {', '.join(SPLITS)}")
-            yield _Row(*values, SPLITS[said.lower()])
+            given = (row[columns["split"]] or "").strip() if "split" in columns else split
+            if given.lower() not in SPLITS:
+                raise UserError(f"{path} line {reader.line_num}: split '{given}' is not one of {', '.join(SPLITS)}")
+            yield _Row(*values, SPLITS[given.lower()])
 
 
 def _list_rows(path: Path, split: str) -> Iterator[_Row]:
@@ -246,7 +246,7 @@ def read_npz(path: Path) -> Found:
         raise UserError(f"{path} has no train_images and train_labels; its arrays are: {found}. Rename them")
     if len({images.array.shape[-1] for images in splits.values()}) > 1:
         shapes = ", ".join(f"{split} {images.array.shape[1:]}" for split, images in splits.items())
-        raise UserError(f"{path}: the splits have different channels ({shapes}); make them alike")
+        raise UserError(f"{path}: the splits have different channels ({shapes}); give every split the same channels")
     count = max(int(images.labels.max(initial=-1)) for images in splits.values()) + 1
     names = arrays.get("class_names", np.arange(count)).astype(str).reshape(-1).tolist()
     if len(names) < count:
@@ -264,8 +264,8 @@ def _load_arrays(path: Path) -> dict[str, np.ndarray]:
     except UserError:
         raise
     except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
-        # What is no archive NumPy takes for a pickle, and advises to allow that.
-        reason = "it is no archive of arrays" if "allow_pickle" in str(error) else str(error).splitlines()[0]
+        # NumPy takes what is not an archive for a pickle, and advises to allow that.
+        reason = "it is not an archive of arrays" if "allow_pickle" in str(error) else str(error).splitlines()[0]
         raise UserError(f"{path} cannot be read as .npz ({reason}); save it with np.savez") from error
 
 
@@ -275,7 +275,7 @@ def _load_array(path: Path, archive, name: str) -> np.ndarray:
     except ValueError as error:
         if "allow_pickle" not in str(error):
             raise
-        # Unpickling runs whatever code a stranger put into the file.
+        # Unpickling runs whatever code an untrusted file holds.
         raise UserError(
             f"{path}: {name} is an array of Python objects, which is never unpickled; save numbers or "
             "text (np.array(names, dtype=str)) instead"
@@ -298,7 +298,7 @@ def _check_labels(what: str, labels: np.ndarray, count: int) -> np.ndarray:
         several = "; one label per image is needed, not several" if labels.ndim == 2 and len(labels) == count else ""
         raise UserError(f"{what} has the shape {labels.shape}; expected ({count},) or ({count}, 1){several}")
     if labels.dtype.kind not in "iu":
-        raise UserError(f"{what} is {labels.dtype}; whole numbers from 0 are expected")
+        raise UserError(f"{what} is {labels.dtype}; integers from 0 are expected")
     if labels.min(initial=0) < 0:
-        raise UserError(f"{what} holds {labels.min()}; whole numbers from 0 are expected")
+        raise UserError(f"{what} holds {labels.min()}; integers from 0 are expected")
     return labels.reshape(-1)

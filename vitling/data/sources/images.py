@@ -75,7 +75,7 @@ class Images(ABC):
 
     @abstractmethod
     def content(self) -> bytes:
-        """What tells these pixels from others, as far as it is cheap to know."""
+        """A cheap fingerprint of the pixels."""
 
     def digest(self) -> bytes:
         """A hash of names, labels and content: the same on every machine, and blind to file times."""
@@ -323,9 +323,9 @@ def _load_npy(path: str, mmap_mode: str | None = None) -> np.ndarray:
     except ValueError as error:
         if "allow_pickle" not in str(error):
             raise
-        # NumPy advises to unpickle it, which runs whatever code a stranger put into the file.
+        # NumPy advises to unpickle it, which runs whatever code an untrusted file holds.
         raise ValueError(
-            "it holds Python objects or is no .npy file; save it with np.save as uint8 or uint16"
+            "it holds Python objects or is not an .npy file; save it with np.save as uint8 or uint16"
         ) from None
     if not isinstance(array, np.ndarray):
         raise ValueError("it is an archive of arrays; save one array with np.save")

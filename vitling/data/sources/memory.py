@@ -91,7 +91,7 @@ def list_images(given: Sequence[str | os.PathLike | Image.Image], labels: np.nda
 def array_images(pixels: np.ndarray, labels: np.ndarray, *, channels: int | None = None) -> Images:
     """uint8 arrays of (N, H, W), (N, H, W, C) or (N, C, H, W).
 
-    Which axis holds the channels is told by their number where it is known; else it is the shorter of the two, the last at a tie.
+    Which axis holds the channels follows from their number where it is known; else it is the shorter of the two, the last at a tie.
     """
     if pixels.ndim == 4:
         second, last = pixels.shape[1], pixels.shape[3]

@@ -60,7 +60,7 @@ class Channels(BlockMeasure):
         Indicator(
             "exploding channels",
             exploding_channels,
-            "Up to {value:.1%} of the channels of a block drown the others.",
+            "Up to {value:.1%} of the channels of a block dominate the others.",
             "high",
             "lower optim.lr, or set optim.clip_grad=1.",
         ),
@@ -83,12 +83,18 @@ class Channels(BlockMeasure):
 
     @staticmethod
     def parts(results: list[Diagnosis]) -> list:
-        sick = [
+        unhealthy = [
             (name, b.name, len(b.channels.dead), len(b.channels.exploding), b.channels.channels)
             for name, blocks in blocks_of(results).items()
             for b in blocks
             if b.channels.dead or b.channels.exploding
         ]
-        if not sick:
+        if not unhealthy:
             return [Text("No block has a dead or an exploding channel.")]
-        return [Table(("network", "block", "dead", "exploding", "of channels"), sick, "Blocks with sick channels")]
+        return [
+            Table(
+                ("network", "block", "dead", "exploding", "of channels"),
+                unhealthy,
+                "Blocks with dead or exploding channels",
+            )
+        ]

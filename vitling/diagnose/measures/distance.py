@@ -36,7 +36,7 @@ def attention_distance(
 ) -> Tensor:
     """How far heads look on average, in patches or, given `patch_size`, in pixels: (..., H, N, N) -> (H,).
 
-    Tokens that are no patch count neither as query nor as key, wherever they stand: `prefix_tokens` before the grid (by
+    Tokens that are not patches count neither as query nor as key, wherever they stand: `prefix_tokens` before the grid (by
     default all that is left over), the rest behind it. With `renormalize` a query's weights on patches are brought to a sum of
     one; without, a head that mostly looks at the class token seems to look near. `per_image` keeps the leading axes.
     """
@@ -45,7 +45,7 @@ def attention_distance(
 
 
 def uniform_distance(grid: tuple[int, int]) -> float:
-    """The distance of a head that looks everywhere alike: what to hold `attention_distance` against."""
+    """The distance of uniform attention: what to compare `attention_distance` with."""
     return patch_distances(grid).mean().item()
 
 
@@ -79,7 +79,7 @@ class Distance(AttentionMeasure):
         Indicator(
             "early attention distance",
             early_distance,
-            "The first quarter of its layers looks {value:.2f} times as far as heads that look everywhere alike.",
+            "The first quarter of its layers attends {value:.2f} times as far as uniform attention would.",
             "high",
             f"early layers have not learned to look near; try {LOCALITY}.",
         ),
@@ -120,6 +120,4 @@ class Distance(AttentionMeasure):
         uniform = {layers[0].uniform_distance_of_image for layers in placed.values()}
         dashed = {"uniform attention": uniform.pop()} if len(uniform) == 1 else None
         svg = plots.head_values(distances, y="distance / side of the image", dashed=dashed)
-        return [
-            Chart(svg, "How far heads look. Networks that learned locality have near-sighted heads in early layers.")
-        ]
+        return [Chart(svg, "How far heads look. Networks that learned locality have local heads in early layers.")]

@@ -32,4 +32,4 @@ class Entropy(AttentionMeasure):
     def parts(results: list[Diagnosis]) -> list:
         entropy = {d.name: [a.entropy.tolist() for a in d.measurements.attention] for d in results}
         svg = plots.head_values(entropy, y="entropy / nats")
-        return [Chart(svg, "Entropy: low is a sharp look, high an even one.")]
+        return [Chart(svg, "Entropy: low is focused attention, high is uniform attention.")]

@@ -1,4 +1,4 @@
-"""Linear probe: how well does a layer already tell the classes apart?"""
+"""Linear probe: how well does a layer already separate the classes?"""
 
 from dataclasses import dataclass
 
@@ -68,9 +68,9 @@ class LinearProbe(BlockMeasure):
         Indicator(
             "early probe",
             early_probe,
-            "A linear classifier on the first quarter of its layers gets {value:.0%} right.",
+            "A linear probe on the first quarter of its layers reaches an accuracy of {value:.0%}.",
             "low",
-            f"early layers hold little that tells the classes apart; try {LOCALITY}.",
+            f"early layers hold little that separates the classes; try {LOCALITY}.",
             interval=_interval,
             of_the_data=True,
         ),

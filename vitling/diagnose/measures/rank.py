@@ -93,7 +93,7 @@ class Rank(BlockMeasure):
 
     def result(self) -> dict[str, object]:
         covariance = self.products / self.count - torch.outer(self.sum, self.sum) / self.count**2
-        # A network that diverged still has other things to tell.
+        # A network that diverged still has other numbers to show.
         singular = torch.linalg.eigvalsh(covariance).clamp(min=0).sqrt() if self.is_finite() else self.sum.new_empty(0)
         ranks = ranks_of(singular, smallest=1e-6)  # below lies the rounding of the features
         return {"ranks": ranks, "rank_share": ranks.effective / len(self.sum)}

@@ -15,7 +15,7 @@ from vitling.data.sources.images import Images
 from vitling.errors import UserError
 from vitling.methods.token_labeling.label_maps import LabelMaps
 
-MOST_CLASSES = 2048  # float16 holds whole numbers exactly up to here
+MOST_CLASSES = 2048  # float16 holds integers exactly up to here
 
 
 def is_author_folder(folder: str | os.PathLike) -> bool:

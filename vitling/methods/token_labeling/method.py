@@ -3,7 +3,7 @@
 Paper: Jiang et al. 2021, "All Tokens Matter: Token Labeling for Training Better Vision Transformers".
 Equal to the authors' release in tests/golden/test_tokenlabel.py. Deviates: any model with tokens, any class count and grid; maps
 follow their images geometrically (`axes="official"`: as released); erased tokens lose their label; CutMix mixes the labels
-of the tokens it covers, where the release mixes all of them alike.
+of the tokens it covers, where the release mixes all of them equally.
 """
 
 from pathlib import Path
@@ -57,7 +57,9 @@ class TokenLabeling(MixingMethod):
     ):
         super().__init__(model, num_classes=num_classes, label_smoothing=label_smoothing, **mixing)
         if maps is not None and len(maps.header.class_names) != num_classes:
-            raise UserError(f"label maps of {len(maps.header.class_names)} classes cannot teach {num_classes} classes.")
+            raise UserError(
+                f"label maps of {len(maps.header.class_names)} classes do not fit a model of {num_classes} classes."
+            )
         if axes not in AXES or class_label not in ("map", "truth"):
             raise UserError(f"{axes=} must be one of {', '.join(AXES)}, and {class_label=} map or truth.")
         if not hasattr(model, "num_prefix_tokens"):
@@ -277,7 +279,7 @@ def token_label_terms(
 def label_target(labels: Tensor, *scores: Tensor, label_smoothing: float = 0.1) -> Tensor:
     """One label per column, (B, classes, 1 + ...): the truth, then the softmax of each place of the score maps, row by row."""
     truth = smooth(F.one_hot(labels, scores[0].shape[1]).float(), label_smoothing)
-    # The release smooths these with the same two numbers as the truth, though they are no one-hot labels: they sum to 1 + s / K.
+    # The release smooths these with the same two numbers as the truth, though they are not one-hot: they sum to 1 + s / K.
     K = scores[0].shape[1]
     on, off = 1 - label_smoothing + label_smoothing / K, label_smoothing / K
     machine = [part.flatten(2).softmax(dim=1).mul_(on).add_(off) for part in scores]
@@ -300,7 +302,7 @@ def mix_map(x: Tensor, box: Box, grid: tuple[int, int]) -> Tensor:
 def mix_targets(target: Tensor, share: Tensor, token_share: Tensor | None = None) -> Tensor:
     """Labels (B, classes, 2 + N) of images that Mixup or CutMix mixed with their mirrors in the batch.
 
-    `share` (B,) is what each image kept of itself, and `token_share` (B, N) what each of its tokens kept; else all alike.
+    `share` (B,) is what each image kept of itself, and `token_share` (B, N) what each of its tokens kept; else all equally.
     """
     kept = share.view(-1, 1, 1).expand(-1, 1, target.shape[2])
     if token_share is not None:
@@ -334,7 +336,7 @@ def find_embedding(model: nn.Module) -> nn.Module:
 
 
 def annotator_recipe(recipe: Recipe) -> Recipe:
-    """A small CNN on the same images, with the same ones held out: a label must not know the validation split."""
+    """A small CNN on the same images, with the same ones held out: the validation split must not leak into labels."""
     size = as_size(recipe.img_size) or (SMALL_IMAGE, SMALL_IMAGE)  # a resolved recipe has one
     epochs = recipe.method_args.get("annotator_epochs") or min(recipe.epochs, ANNOTATOR_EPOCHS)
     if min(size) < SMALLEST_IMAGE:

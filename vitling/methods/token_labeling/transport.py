@@ -65,7 +65,7 @@ def dense_scores(scores: Tensor, classes: Tensor, num_classes: int) -> Tensor:
 def sampling_weights(affine: Tensor, size: tuple[int, int], grid: tuple[int, int], shows_image=None) -> Tensor:
     """How much each of the `size` tokens takes of each cell of a `grid`, (B, tokens, cells).
 
-    `affine` (B, 2, 3) leads from the tokens' picture to the maps', both from -1 to 1. `shows_image` tells for points (B, P, 2)
+    `affine` (B, 2, 3) leads from the tokens' picture to the maps', both from -1 to 1. `shows_image` says for points (B, P, 2)
     of the tokens' picture which of them count.
     """
     (rows, columns), (height, width) = size, grid
