@@ -1,5 +1,7 @@
 """Callback: the progress channel of everything that takes a while. Free of torch, so that the command line starts fast."""
 
+from typing import Any
+
 
 class Callback:
     """Receives progress and does nothing with it; subclasses override the methods they need.
@@ -22,7 +24,7 @@ class Callback:
     def on_validation(self, record: dict, timing: dict) -> None:
         """What is written into metrics.jsonl, with the best so far, and into timing.jsonl."""
 
-    def on_end(self, run) -> None:
+    def on_end(self, run: Any) -> None:  # a `runs.Run`, which this module must not import
         """Training has ended; the run directory holds everything."""
 
 

@@ -8,6 +8,7 @@ of every epoch; tokens need not form a square.
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -174,7 +175,7 @@ class Bootstrap(MixingMethod):
         feature_decay: bool = True,
         feature_pool: str = "sequence",
         feature_norm: str = "layer",
-        **mixing,
+        **mixing: Any,
     ):
         super().__init__(model, **mixing)
         _check_choice("align", align or "flat", ALIGNMENTS)

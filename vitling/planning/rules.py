@@ -128,7 +128,8 @@ def _size(survey: Survey, kind: str, patch: int | None) -> tuple[int, int]:
     """The images' own size where they share a small one, in whole patches; else one for photographs."""
     size = survey.largest if survey.small else (PHOTO_SIDE[kind], PHOTO_SIDE[kind])
     patch = patch or _patch(min(size), HOUSE_GRID)
-    return tuple(math.ceil(side / patch) * patch for side in size)
+    height, width = (math.ceil(side / patch) * patch for side in size)
+    return height, width
 
 
 def _size_for_model(survey: Survey, model: str) -> tuple[int, int]:
@@ -224,7 +225,9 @@ def _augmentation(survey: Survey, size: tuple[int, int], epochs: int, images: in
         reason = "moving so small an image by a pixel, or mirroring it, makes another image of it"
         return Choice("augmentation", "none", reason, changes={**off, "augment.randaugment": "", "train_size": None})
     colour = survey.channels == 3
-    changes = {"augment.hflip": 0.5 if colour else 0.0} | ({} if colour else {"augment.color_jitter": 0.0})
+    changes: dict[str, Any] = {"augment.hflip": 0.5 if colour else 0.0} | (
+        {} if colour else {"augment.color_jitter": 0.0}
+    )
     if survey.small:
         changes |= {"augment.crop": "pad", "train_size": None}
     else:
@@ -342,6 +345,7 @@ def pretrained_hint(survey: Survey, recipe: Recipe) -> str:
 def expect(survey: Survey) -> Band:
     """Where the accuracy will probably lie: above what needs no learning, below what the best rows gained over that."""
     neighbour, per_class = survey.neighbour_accuracy, survey.images["train"] / len(survey.class_counts)
+    assert neighbour is not None, "nothing is expected of a brief survey"
     left = 0.25 if per_class >= 500 else 0.4 if per_class >= 50 else 0.6
     tested = survey.images.get("test") or survey.images.get("val") or survey.images["train"] / 10
     low, high = max(neighbour - 0.05, 1 / len(survey.class_counts)), 1 - (1 - neighbour) * left

@@ -56,7 +56,7 @@ def from_dict(tree: dict) -> Recipe:
     return _build(Recipe, tree, "")
 
 
-def _build(kind: type, tree: dict, prefix: str):
+def _build(kind: type, tree: dict, prefix: str) -> Any:
     if not isinstance(tree, dict):
         raise UserError(f"{prefix.rstrip('.') or 'a recipe'} must be a group of keys, not {tree!r}.")
     types_of = typing.get_type_hints(kind)
@@ -68,7 +68,7 @@ def _build(kind: type, tree: dict, prefix: str):
 
 def _convert(value: Any, kind: Any, key: str) -> Any:
     origin, args = typing.get_origin(kind), typing.get_args(kind)
-    if dataclasses.is_dataclass(kind):
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         return _build(kind, value, f"{key}.")
     if origin in (types.UnionType, typing.Union):
         return _convert_union(value, args, key)

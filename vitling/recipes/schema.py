@@ -93,7 +93,7 @@ class Recipe:
     compile: Literal["off", "on", "auto"] = "off"
     seed: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "accumulate", "validate_every"):
             _check(name, getattr(self, name), getattr(self, name) >= 1, "an integer of at least 1")
         for name in ("seed", "patience_epochs", "folds", "fold"):

@@ -76,7 +76,7 @@ class Augment:
     erase_mode: str = "pixel"
     interpolation: str = "random"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         allowed = {
             "crop": ("none", "pad", "resized"),
             "erase_mode": ("pixel", "const"),
@@ -170,7 +170,8 @@ class Augment:
 
     @property
     def _size(self) -> tuple[int, int]:
-        return (self.size, self.size) if isinstance(self.size, int) else tuple(self.size)
+        height, width = (self.size, self.size) if isinstance(self.size, int) else self.size
+        return height, width
 
     @property
     def _fill(self) -> Tensor:

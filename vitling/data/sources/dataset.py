@@ -80,7 +80,7 @@ def open_dataset(
     request = Request(canonical_name(data), root, channels, on_bad_image, classes)
     if opened and opened.request == request:
         return opened
-    if opened and opened.request and opened.request[:2] == request[:2]:
+    if opened and opened.request and opened.found and opened.request[:2] == request[:2]:
         name, found = opened.name, opened.found
     else:
         name, found = _find(data, root, download)
@@ -168,7 +168,7 @@ def _refuse_missing(splits: dict[str, Images]) -> None:
         (images.path(i), images.sizes[images.rows[i]])
         for images in splits.values()
         if isinstance(images, FileImages)
-        for i in np.flatnonzero(images.sizes[images.rows] <= 0)
+        for i in np.flatnonzero(images.sizes[images.rows] <= 0).tolist()
     ]
     if bad:
         path, size = bad[0]
@@ -178,7 +178,8 @@ def _refuse_missing(splits: dict[str, Images]) -> None:
 
 def _leave_out_bad(splits: dict[str, Images]) -> tuple[dict[str, Images], list[str]]:
     """Decode every image once (JPEGs at an eighth of their size) and keep those that can be."""
-    kept, skipped = {}, []
+    kept: dict[str, Images] = {}
+    skipped: list[str] = []
     for split, images in splits.items():
         if isinstance(images, ArrayImages):
             kept[split] = images

@@ -5,7 +5,7 @@ import os
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ class Found(NamedTuple):
     """What a source holds, before anything was checked: class names, splits, and what a user should know."""
 
     class_names: list[str]
-    splits: dict[str, Images]
+    splits: Mapping[str, Images]
     notes: list[str]
 
 
@@ -146,7 +146,7 @@ def read_list(path: Path, root: str | None) -> Found:
     return _from_rows(path, root, lambda file, split: list(_list_rows(file, split)))
 
 
-def _from_rows(path: Path, root: str | None, rows_of) -> Found:
+def _from_rows(path: Path, root: str | None, rows_of: Callable[[Path, str], list[_Row]]) -> Found:
     files = _beside(path)
     rows = [row for split, file in files.items() for row in rows_of(file, split)]
     if not rows:
@@ -189,13 +189,13 @@ def _csv_rows(path: Path, split: str) -> Iterator[_Row]:
             found = ", ".join(columns) or "none"
             raise UserError(f"{path} has no column {wanted}; its columns are: {found}. Name them in the first line")
         for row in reader:
-            values = [(row[column] or "").strip() for column in (path_column, label_column)]
-            if not all(values):
-                raise UserError(f"{path} line {reader.line_num} has no {'label' if values[0] else 'path'}; fill it in")
+            image, label = ((row[column] or "").strip() for column in (path_column, label_column))
+            if not image or not label:
+                raise UserError(f"{path} line {reader.line_num} has no {'label' if image else 'path'}; fill it in")
             given = (row[columns["split"]] or "").strip() if "split" in columns else split
             if given.lower() not in SPLITS:
                 raise UserError(f"{path} line {reader.line_num}: split '{given}' is not one of {', '.join(SPLITS)}")
-            yield _Row(*values, SPLITS[given.lower()])
+            yield _Row(image, label, SPLITS[given.lower()])
 
 
 def _list_rows(path: Path, split: str) -> Iterator[_Row]:
@@ -230,7 +230,7 @@ def _is_number(label: str) -> bool:
 def read_npz(path: Path) -> Found:
     """MedMNIST's layout: {train,val,test}_images (N, H, W[, C]), {...}_labels (N,) or (N, 1), maybe class_names."""
     arrays = _load_arrays(path)
-    splits: dict[str, Images] = {}
+    splits: dict[str, ArrayImages] = {}
     for split in ("train", "val", "test"):
         images, labels = arrays.get(f"{split}_images"), arrays.get(f"{split}_labels")
         if images is None and labels is None:
@@ -269,7 +269,7 @@ def _load_arrays(path: Path) -> dict[str, np.ndarray]:
         raise UserError(f"{path} cannot be read as .npz ({reason}); save it with np.savez") from error
 
 
-def _load_array(path: Path, archive, name: str) -> np.ndarray:
+def _load_array(path: Path, archive: Mapping[str, np.ndarray], name: str) -> np.ndarray:
     try:
         return archive[name]
     except ValueError as error:

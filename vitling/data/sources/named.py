@@ -3,6 +3,7 @@
 import gzip
 import os
 import re
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPException
 from importlib.util import find_spec
@@ -83,7 +84,10 @@ def cache_folder() -> Path:
 
 def _read_digits() -> Found:
     # Read from scikit-learn's file: importing scikit-learn for it would take seconds.
-    path = Path(find_spec("sklearn").submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
+    spec = find_spec("sklearn")
+    folders = spec and spec.submodule_search_locations
+    assert folders, "scikit-learn is among our requirements"
+    path = Path(folders[0], "datasets", "data", "digits.csv.gz")
     with gzip.open(path) as file:
         table = np.loadtxt(file, delimiter=",", dtype=np.int64)
     pixels = np.rint(table[:, :-1].reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
@@ -117,7 +121,7 @@ def _idx_files(folder: Path) -> dict[tuple[str, str], Path | None]:
 def _read_idx(name: str, folder: Path) -> Found:
     import torchvision.datasets
 
-    files = _idx_files(folder)
+    files = {part: path for part, path in _idx_files(folder).items() if path}  # all four: `_find_idx` looked
     splits: dict[str, Images] = {}
     for split in ("train", "test"):
         images, labels = read_idx(files[split, "images-idx3"]), read_idx(files[split, "labels-idx1"])
@@ -248,7 +252,7 @@ def read_hub(address: str, download: bool) -> Found:
 
 
 @contextmanager
-def _offline(datasets: Any, offline: bool):
+def _offline(datasets: Any, offline: bool) -> Iterator[None]:
     """Use only the cache. The package has no argument for it: with any, it still asks the hub first."""
     before = datasets.config.HF_HUB_OFFLINE
     datasets.config.HF_HUB_OFFLINE = before or offline

@@ -238,9 +238,9 @@ def _convert_author_maps(
     folder: Path,
     dataset: Dataset,
     out: str | Path,
-    size,
+    size: tuple[int, int] | None,
     fit: str,
-    callback: Callback | None,
+    callback: Callback,
 ) -> LabelMaps:
     """The release's maps in our format. They cover what its evaluation transform shows, the central square: fit="crop"."""
     images = dataset.splits["train"]
@@ -269,8 +269,7 @@ def _convert_author_maps(
     while maps.done < len(images):
         found = list(read_maps(paths[maps.done : maps.done + 1024], len(dataset.class_names)))
         maps.append(*(np.stack(x) for x in zip(*found, strict=True)))
-        if callback:
-            callback.on_progress("converting", maps.done, len(images))
+        callback.on_progress("converting", maps.done, len(images))
     return LabelMaps.open(out)
 
 
