@@ -1,5 +1,7 @@
 """Callback: how anything that takes a while says what it does. Free of torch, so that the command line starts fast."""
 
+from typing import Any
+
 
 class Callback:
     """Told what happens, and shows nothing; subclasses override what they want to know.
@@ -22,7 +24,7 @@ class Callback:
     def on_validation(self, record: dict, timing: dict) -> None:
         """What is written into metrics.jsonl, with the best so far, and into timing.jsonl."""
 
-    def on_end(self, run) -> None:
+    def on_end(self, run: Any) -> None:
         """Training has ended; the run directory holds everything."""
 
 
