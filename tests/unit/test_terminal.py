@@ -67,7 +67,7 @@ def test_the_live_bar_follows_a_whole_training_in_a_terminal(tmp_path):
             live.on_validation(record, dict(images_per_second=321.0))
         [bar] = progress.tasks
         assert (bar.completed, bar.total) == (6, 6)
-        live.finished(a_run(tmp_path, splits=["test", "train"]))
+        live.on_end(a_run(tmp_path, splits=["test", "train"]))
     shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", out.getvalue())
     for part in (
         "recipe [bold]",
@@ -106,8 +106,8 @@ def test_training_in_a_terminal_of_its_own_gets_the_live_bar():
 
 
 def test_next_is_the_test_set_only_where_there_is_one(tmp_path, printed):
-    terminal.Plain().finished(a_run(tmp_path / "a", splits=["test", "train"]))
-    terminal.Plain().finished(a_run(tmp_path / "b", splits=["train"]))
+    terminal.Plain().on_end(a_run(tmp_path / "a", splits=["test", "train"]))
+    terminal.Plain().on_end(a_run(tmp_path / "b", splits=["train"]))
     shown = printed.getvalue()
     assert f"next: vitling evaluate {tmp_path / 'a'}    (the test set: look once)" in shown
     assert f"next: vitling evaluate {tmp_path / 'b'} --split val " in shown
