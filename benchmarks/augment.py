@@ -4,7 +4,7 @@
 
 Both run in this one process on one thread, in turns, from images that lie decoded in memory to normalised float
 tensors: crop, flip, RandAugment rand-m9-mstd0.5-inc1, random erasing. The ratio is taken turn by turn, and its median
-counts, so that other work on the machine disturbs both alike. At 32 px the goal is 5, at 224 px it is 1.
+counts, so that other work on the machine disturbs both equally. At 32 px the goal is 5, at 224 px it is 1.
 """
 
 import vitling  # noqa: F401  # isort: skip (before timm: it cures a torchvision wheel that does not match torch)

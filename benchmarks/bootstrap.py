@@ -4,7 +4,7 @@
     python benchmarks/bootstrap.py accuracy    the nano ViT alone, joint and shared, three seeds -> docs/results.md
 
 `cost` runs in this one process on one CPU thread, in turns, and counts the process's own CPU time, so that other work on the
-machine disturbs little and all alike; the median over turns counts. The goal: joint training costs at most 5 % more than the two networks alone together. `accuracy` needs --data, an
+machine disturbs little and all equally; the median over turns counts. The goal: joint training costs at most 5 % more than the two networks alone together. `accuracy` needs --data, an
 .npz or folder as `vitling train` takes it, and may take a long time; its test split is looked at once per run.
 """
 

@@ -4,7 +4,7 @@
 
 Prints images/s, peak memory, the share of the machine's matrix-product rate that is reached, and the ratio to timm's ViT of the
 throughput per MAC. The two models of a pair, and the matrix product, take turns within each round, so that a busy machine
-slows them alike; the ratio is the median over rounds. Eager, float32. `--save` writes benchmarks/models.json.
+slows them equally; the ratio is the median over rounds. Eager, float32. `--save` writes benchmarks/models.json.
 """
 
 import vitling  # noqa: F401  # isort: skip (before timm: it cures a torchvision wheel that does not match torch)

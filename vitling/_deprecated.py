@@ -38,6 +38,7 @@ MOVED = {
     "diagnose.capture": "models.inspect",
     "diagnose.gradients": "models.inspect",
     "diagnose.plots": "reports.plots",
+    "diagnose.probe": "diagnose.measures.probe",
     "evaluate": "evaluation.metrics evaluation.loop runs.run evaluation.evaluation",
     "export": "deploy.export",
     "figures": "papers.figures",
@@ -115,7 +116,7 @@ for _name in MOVED:
 
 
 class Listener(Callback):
-    """A callback under its old name: what it is told reaches the methods of that time."""
+    """A callback under its old name: its new methods call the old ones."""
 
     def say(self, text: str) -> None: ...
     def decoding(self, split: str, done: int, total: int | None) -> None: ...

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 
 class UserError(ValueError):
-    """A user error, said in one line. The command line prints it without a traceback and exits 2."""
+    """A user error in one line. The command line prints it without a traceback and exits 2."""
 
 
 def did_you_mean(given: str, allowed: Iterable[str], *, show: int = 12) -> str:

@@ -109,7 +109,7 @@ class ViTClassifier(ClassifierMixin, BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.input_tags.three_d_array = True
         tags.input_tags.string = True  # paths
-        tags.classifier_tags.poor_score = True  # on the checks' blobs of a few numbers, which are no images
+        tags.classifier_tags.poor_score = True  # on the checks' blobs of a few numbers, which are not images
         return tags
 
     def __getstate__(self) -> dict:
@@ -160,7 +160,7 @@ class ViTClassifier(ClassifierMixin, BaseEstimator):
         side = round(features**0.5)
         if side * side != features:
             raise UserError(
-                f"{features} features are no square image; give image_shape=(height, width), or images of (N, H, W)."
+                f"{features} features are not a square image; give image_shape=(height, width), or images of (N, H, W)."
             )
         return side, side
 

@@ -1,4 +1,4 @@
-"""What the documentation tells its readers to type: the blocks and commands of a page, in their order."""
+"""What the documentation asks its readers to type: the blocks and commands of a page, in their order."""
 
 import re
 import shlex

@@ -146,7 +146,7 @@ def test_every_option_of_the_loop_trains_a_sharing_pair(settings, tmp_path):
 def test_a_compiled_pair_trains_like_an_eager_one(tmp_path, monkeypatch):
     monkeypatch.setattr(
         torch, "compile", partial(torch.compile, backend="aot_eager")
-    )  # traced alike, without a compiler
+    )  # traced the same, without a compiler
     recipe = override(RECIPE, ["epochs=1", "optim.warmup_epochs=0", "model_args.proj_drop_rate=0"])
     eager, compiled = (train(override(recipe, [f"compile={c}"]), tmp_path / c).metrics()[-1] for c in ("off", "on"))
     assert compiled["train_loss"] == pytest.approx(eager["train_loss"], rel=1e-3)

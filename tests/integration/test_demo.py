@@ -35,7 +35,7 @@ def test_the_demo_tells_the_whole_story_and_finds_it_again(tmp_path):
     accuracies = [float(found) for found in re.findall(r"([\d.]+) % +[\d.]+ to [\d.]+ ", shown)]
     assert len(accuracies) == 2
     assert accuracies[1] > accuracies[0] > 80
-    assert "DHVT with agent is better, and that is no luck" in shown
+    assert "DHVT with agent is better, and the difference is significant" in shown
 
     folder = tmp_path / "vitling-demo"
     runs = [folder / "runs" / name / "fraction-1" / "seed-0" for name in ("plain-ViT", "DHVT-with-agent")]

@@ -176,7 +176,7 @@ def resolve(command: str) -> None:
         script = (ROOT / arguments[0]).read_text()
         assert all(word in script for word in arguments[1:] if word.startswith("--"))
     else:
-        assert program == "vitling", f"{program} is no program that the documentation may use"
+        assert program == "vitling", f"{program} is not a program that the documentation may use"
         resolve_vitling(*arguments)
 
 

@@ -98,7 +98,10 @@ def test_wrong_commands_are_one_line_and_exit_code_2(run, digits, tmp_path):
         (["export", run, "--to", "hf", "--out", tmp_path / "taken"], "exists already and is not overwritten"),
         (["export", tmp_path / "taken"], "is not a run directory"),
         (["predict", run, digits, "--null"], "give - in place of the images"),
-        (["predict", digits / "test" / "one" / "0.png", digits], "0.png is no model; files end in .onnx, .safetensors"),
+        (
+            ["predict", digits / "test" / "one" / "0.png", digits],
+            "0.png is not a model; files end in .onnx, .safetensors",
+        ),
     ):
         (line,) = vitling(*arguments, code=2).splitlines()
         assert line.startswith("error: ")

@@ -47,7 +47,7 @@ class StopAt(StudyCallback):
     def __init__(self, label, step):
         self.label, self.step = label, step
 
-    def began(self, label):
+    def on_run_start(self, label):
         outer = self
 
         class Run(Callback):
@@ -92,7 +92,7 @@ def test_finished_runs_are_found_again_and_only_new_ones_are_trained(tmp_path):
     began = []
 
     class Count(StudyCallback):
-        def began(self, label):
+        def on_run_start(self, label):
             began.append(label)
             return Callback()
 
@@ -125,13 +125,13 @@ def test_two_processes_give_the_results_of_one_and_ctrl_c_saves_what_they_do(fin
             if waiting and not self.waits_for:
                 os.kill(os.getpid(), signal.SIGINT)
 
-        def began(self, label):
+        def on_run_start(self, label):
             run = Callback()
             if label == "long, seed 0":
-                run.validated = lambda record, timing: self.happened("validated")
+                run.on_validation = lambda record, timing: self.happened("validated")
             return run
 
-        def ended(self, label, outcome):
+        def on_run_end(self, label, outcome):
             self.happened("ended")
 
     recipes = {"small": SMALL, "long": override(SMALL, ["epochs=100000"])}

@@ -204,7 +204,7 @@ def test_two_dimensional_pooling_keeps_rows_and_columns_apart():
     pooled = F.avg_pool2d(fine, 2).flatten(2).transpose(1, 2)
     expected = F.mse_loss(F.layer_norm(tokens, (5,)), F.layer_norm(pooled, (5,)))
     torch.testing.assert_close(feature_loss(tokens, fine, pool="2d", grid=(2, 3)), expected)
-    with pytest.raises(UserError, match="6 tokens form no square"):
+    with pytest.raises(UserError, match="6 tokens do not form a square"):
         feature_loss(tokens, fine, pool="2d")
 
 

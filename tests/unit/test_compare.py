@@ -26,8 +26,8 @@ def test_only_images_on_which_the_models_differ_count():
     assert first.correct == "0" * 12 + "1" * 28
     found = compare(first, second)
     assert (found.only_first, found.only_second) == (0, 12)
-    assert found.certain
-    assert not compare(first, first).certain
+    assert found.significant
+    assert not compare(first, first).significant
 
 
 def test_other_images_are_refused():

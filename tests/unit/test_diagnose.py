@@ -11,7 +11,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 import vitling  # noqa: F401  (registers our families)
 from vitling import diagnose
-from vitling.diagnose.features import judge_channels
+from vitling.diagnose.measures.channels import judge_channels
 from vitling.errors import UserError
 from vitling.models import our_models
 from vitling.models.inspect import as_tokens, find_attention_layout

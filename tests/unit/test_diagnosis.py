@@ -22,7 +22,7 @@ def small_vit(**changes):
 
 
 class Plain(nn.Module):
-    """A network that is no sequence of blocks and has no attention."""
+    """A network that is not a sequence of blocks and has no attention."""
 
     def __init__(self):
         super().__init__()
@@ -33,7 +33,7 @@ class Plain(nn.Module):
 
 
 def test_a_model_in_memory_needs_data_and_says_so():
-    with pytest.raises(UserError, match="VisionTransformer is no run, so it needs images to look at: give data"):
+    with pytest.raises(UserError, match="VisionTransformer is not a run, so it needs images: give data"):
         diagnose(small_vit())
 
 
@@ -60,7 +60,7 @@ def test_too_few_images_for_cka_leave_the_rest_whole(images, tmp_path):
 
 
 def test_no_images_are_refused():
-    with pytest.raises(UserError, match="images=0 shows nothing"):
+    with pytest.raises(UserError, match="images=0 is out of range"):
         diagnose(small_vit(), data="digits", images=0)
 
 

@@ -119,7 +119,7 @@ def test_paths_and_string_labels_are_taken(digits, tmp_path):
 def test_flat_rows_of_colour_images_need_a_shape(digits):
     X, y = digits
     rows = np.repeat(X[:, :4, :, None], 3, axis=3).reshape(len(X), -1)  # 4 x 8 x 3
-    with pytest.raises(ValueError, match="96 features are no square image; give image_shape"):
+    with pytest.raises(ValueError, match="96 features are not a square image; give image_shape"):
         tiny().fit(rows, y)
     classifier = tiny(image_shape=(4, 8, 3)).fit(rows, y)
     assert classifier.preprocessing_.size == (4, 8)

@@ -232,21 +232,21 @@ def test_nothing_that_exists_is_overwritten(run, tmp_path):
 def test_files_that_are_no_export_are_refused_with_what_they_lack(run, exported, tmp_path):
     image = images(run)[0]
     (tmp_path / "text.onnx").write_text("no model")
-    assert "is no ONNX file that onnxruntime can open" in message(predict, tmp_path / "text.onnx", image)
-    (tmp_path / "torn.onnx").write_bytes(exported.path.read_bytes()[:5000])
-    assert "is no ONNX file that onnxruntime can open" in message(predict, tmp_path / "torn.onnx", image)
+    assert "is not an ONNX file that onnxruntime can open" in message(predict, tmp_path / "text.onnx", image)
+    (tmp_path / "corrupted.onnx").write_bytes(exported.path.read_bytes()[:5000])
+    assert "is not an ONNX file that onnxruntime can open" in message(predict, tmp_path / "corrupted.onnx", image)
     foreign = onnx.load(exported.path)
     kept = [entry for entry in foreign.metadata_props if entry.key != "class_names"]
     del foreign.metadata_props[:]
     onnx.save(foreign, tmp_path / "foreign.onnx")
     said = message(predict, tmp_path / "foreign.onnx", image)
-    assert "was not exported by vitling: it does not say architecture, class_names, preprocessing" in said
+    assert "was not exported by vitling: its metadata lacks architecture, class_names, preprocessing" in said
     foreign.metadata_props.extend(kept)
     onnx.save(foreign, tmp_path / "nameless.onnx")
-    assert "it does not say class_names;" in message(predict, tmp_path / "nameless.onnx", image)
+    assert "its metadata lacks class_names;" in message(predict, tmp_path / "nameless.onnx", image)
     foreign.metadata_props.add(key="class_names", value='["a", "b", "c"]')
     onnx.save(foreign, tmp_path / "other.onnx")
-    assert "is not what its metadata says" in message(predict, tmp_path / "other.onnx", image)
+    assert "does not match its metadata" in message(predict, tmp_path / "other.onnx", image)
 
 
 def test_a_folder_that_was_tampered_with_is_refused(run, tmp_path):
@@ -255,10 +255,10 @@ def test_a_folder_that_was_tampered_with_is_refused(run, tmp_path):
     config["vitling"]["class_names"].append("third")
     (folder / "config.json").write_text(json.dumps(config))
     assert "has 2 classes, but its config.json names 3" in message(predict, folder, images(run))
-    (folder / "model.safetensors").write_bytes(b"torn")
+    (folder / "model.safetensors").write_bytes(b"corrupted")
     assert "cannot be loaded" in message(predict, folder, images(run))
     (folder / "config.json").write_text("{")
-    assert "is no JSON" in message(predict, folder, images(run))
+    assert "is not valid JSON" in message(predict, folder, images(run))
 
 
 @pytest.mark.parametrize(
@@ -285,7 +285,9 @@ def test_a_folder_that_was_tampered_with_is_refused(run, tmp_path):
 def test_metadata_that_makes_no_sense_is_refused(exported, wrong):
     entries = json.loads(json.dumps(exported.metadata.to_dict()))
     assert ModelMetadata.from_dict(entries, "it") == exported.metadata
-    assert "makes no sense" in message(ModelMetadata.from_dict, {**entries, **wrong}, "it")
+    assert "the metadata of it (input, classes) is invalid" in message(
+        ModelMetadata.from_dict, {**entries, **wrong}, "it"
+    )
 
 
 def test_without_onnxruntime_the_extra_to_install_is_named(run, exported, monkeypatch):
@@ -302,7 +304,7 @@ def test_a_push_without_a_token_or_with_a_bad_name_is_refused_before_anything_is
     said = message(export, run, "hf", tmp_path / "hf", push="alice/flowers")
     assert "push=alice/flowers needs a token of the Hugging Face hub; run `hf auth login`" in said
     for name in ("flowers", "alice/flo wers", "alice/flowers/best", "/flowers"):
-        assert "is no name of the hub" in message(export, run, "hf", tmp_path / "hf", push=name)
+        assert "is not a hub name" in message(export, run, "hf", tmp_path / "hf", push=name)
     assert not (tmp_path / "hf").exists()
 
 
@@ -346,10 +348,10 @@ def hub(monkeypatch):
 def test_a_push_asks_for_a_private_repository_and_commits_the_folder(run, tmp_path, hub):
     exported = export(run, "hf", tmp_path / "hf", push="alice/flowers")
     assert exported.url.endswith("alice/flowers")
-    (create, token, wish), *_, (commit, _, files) = Hub.asked
+    (create, token, request), *_, (commit, _, files) = Hub.asked
     assert create == "/api/repos/create"
     assert token == "Bearer hf_test"
-    assert {"name": "flowers", "organization": "alice", "visibility": "private"}.items() <= json.loads(wish).items()
+    assert {"name": "flowers", "organization": "alice", "visibility": "private"}.items() <= json.loads(request).items()
     assert commit == "/api/models/alice/flowers/commit/main"
     assert all(f'"path": "{p.name}"' in files.replace('":"', '": "') for p in (tmp_path / "hf").iterdir())
     assert 'timm.create_model("hf-hub:alice/flowers"' in (tmp_path / "hf" / "README.md").read_text()

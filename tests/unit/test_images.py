@@ -181,7 +181,7 @@ def broken(tmp_path, kind):
         ("missing", "no such file"),
         ("float", "floating-point"),
         ("floats", "its numbers are float64; uint8 or uint16"),
-        ("objects", "Python objects or is no .npy file; save it with np.save"),
+        ("objects", "Python objects or is not an .npy file; save it with np.save"),
     ],
 )
 def test_a_bad_image_is_named_with_the_reason_in_one_line(tmp_path, kind, reason):

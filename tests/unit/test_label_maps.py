@@ -261,7 +261,7 @@ def test_a_file_cut_short_is_noticed(tmp_path):
     with pytest.raises(UserError, match=r"part-00000.npy is missing"):
         LabelMaps.open(tmp_path / "maps")
     np.save(part, np.zeros(3))
-    with pytest.raises(UserError, match=r"is not what maps.json beside it says"):
+    with pytest.raises(UserError, match=r"does not match maps.json beside it"):
         LabelMaps.open(tmp_path / "maps")
     (tmp_path / "maps" / "maps.json").write_text("{")
     with pytest.raises(UserError, match="does not describe label maps"):

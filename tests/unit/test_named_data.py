@@ -63,7 +63,7 @@ def test_a_torn_idx_file_is_named(tmp_path):
     folder = idx_tree(tmp_path / "x", zipped=False)
     with open(folder / "t10k-images-idx3-ubyte", "r+b") as file:
         file.truncate(100)
-    assert "t10k-images-idx3-ubyte is no complete idx file" in message("mnist", root=folder)
+    assert "t10k-images-idx3-ubyte is not a complete idx file" in message("mnist", root=folder)
 
 
 @pytest.mark.skipif(

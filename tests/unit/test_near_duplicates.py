@@ -82,7 +82,7 @@ def test_thousands_of_blank_images_are_copies_and_need_no_list_of_all_pairs():
     assert (pairs[:, 1] < pairs[:, 0]).all()
 
 
-def test_images_too_small_to_tell_apart_must_be_equal():
+def test_images_too_small_to_distinct_names_must_be_equal():
     picture = a_picture(1)
     pair = thumbnails([picture, as_jpeg(picture, 10)])
     assert len(find_near_duplicates(pair)) == 1

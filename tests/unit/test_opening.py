@@ -162,7 +162,7 @@ def test_a_weights_file_takes_the_architecture_that_is_given(suffix, run, tmp_pa
     assert opened.preprocessing == Preprocessing((8, 12), 3, "resize", 4095, (0.5,) * 3, (0.5,) * 3)
     assert opened.class_names is None
     said = message(open_model, path)
-    assert "do not say of which model they are; give architecture" in said
+    assert "do not name their model; give architecture" in said
     given["model_args"] = TINY
     assert ": 2 classes in the file, 1000 here); give the model_args that it was" in message(open_model, path, **given)
     assert "Did you mean" in message(open_model, path, architecture="vit_tiny_patch16_22")
@@ -293,8 +293,8 @@ def test_what_is_no_model_is_refused_with_what_one_would_be(run, exported, hub, 
     )
     assert "neither a run (no run.json) nor an exported folder (no config.json and no" in message(open_model, tmp_path)
     (tmp_path / "image.png").touch()
-    assert "image.png is no model; files end in .onnx, .safetensors" in message(open_model, tmp_path / "image.png")
-    assert "is no name of the hub" in message(open_model, "hf-hub:flowers")
+    assert "image.png is not a model; files end in .onnx, .safetensors" in message(open_model, tmp_path / "image.png")
+    assert "is not a hub name" in message(open_model, "hf-hub:flowers")
     assert message(open_model, "hf-hub:alice/other").startswith("hf-hub:alice/other could not be downloaded: ")
     assert message(open_model, "resnet18.nope") == (
         "no published weights resnet18.nope: Invalid pretrained tag (nope) for resnet18."
@@ -313,7 +313,7 @@ def test_a_folder_that_is_damaged_is_refused(exported, tmp_path):
     folder = shutil.copytree(exported, tmp_path / "model")
     config = json.loads((folder / "config.json").read_text())
     for change, said in (
-        ({"architecture": None}, "names no architecture of timm"),
+        ({"architecture": None}, "does not name a timm architecture"),
         ({"architecture": "vit_unknown"}, "cannot be loaded: Unknown model (vit_unknown)."),
         ({"model_args": {**config["model_args"], "depth": 2}}, "Missing key(s) in state_dict"),
         ({"vitling": {**config["vitling"], "class_names": ["ant"]}}, "has 2 classes, but its config.json names 1"),
@@ -321,7 +321,7 @@ def test_a_folder_that_is_damaged_is_refused(exported, tmp_path):
         (folder / "config.json").write_text(json.dumps({**config, **change}))
         assert said in message(open_model, folder)
     (folder / "config.json").write_text("{")
-    assert "is no JSON; export or download it again" in message(open_model, folder)
+    assert "is not valid JSON; export or download it again" in message(open_model, folder)
 
 
 def test_an_onnx_file_is_no_module(run, tmp_path):

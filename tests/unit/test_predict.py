@@ -27,7 +27,7 @@ TINY = dict(img_size=8, patch_size=4, embed_dim=16, depth=2, num_heads=2)
 
 @pytest.fixture
 def data(tmp_path):
-    """Three classes of noise, which no model can tell apart."""
+    """Three classes of noise, which no model can separate."""
     rng = np.random.default_rng(0)
     for name in "abc":
         (tmp_path / "data" / name).mkdir(parents=True)
@@ -38,7 +38,7 @@ def data(tmp_path):
 
 @pytest.fixture
 def run(data, tmp_path):
-    """A run directory as training leaves it, with weights that are far too sure of what they say."""
+    """A run directory as training leaves it, with weights that are far too confident."""
     recipe = Recipe(data=str(data), model="vit_tiny_patch16_224", model_args=TINY, val_fraction=0.5)
     dataset = open_dataset(data)
     run = Run(tmp_path / "run")
@@ -187,8 +187,8 @@ def test_what_is_no_model_is_refused_with_what_one_would_be(run, data, tmp_path)
     assert "no model at nothing; give a run, an exported folder, a weights file" in message(predict, "nothing", image)
     assert "neither a run (no run.json) nor an exported folder (no config.json and no" in message(predict, data, image)
     (run.path / "best" / "config.json").write_text('{"architecture": "vit_tiny_patch16_224", "vitling": {}}')
-    assert "was not exported by vitling: it does not say architecture" in message(predict, run.path / "best", image)
-    assert "is no name of the hub" in message(predict, "hf-hub:flowers", image)
+    assert "was not exported by vitling: its metadata lacks architecture" in message(predict, run.path / "best", image)
+    assert "is not a hub name" in message(predict, "hf-hub:flowers", image)
 
 
 # Attention

@@ -126,7 +126,7 @@ def test_an_interrupted_relabeling_goes_on_and_ends_the_same(folder, tmp_path, m
         relabel(small_cnn(), data, tmp_path / "parts", batch_size=4, callback=Stop())
     recorder = Recorder()
     relabel(small_cnn(), data, tmp_path / "parts", batch_size=4, callback=recorder)
-    assert "going on after 12 images" in recorder.messages
+    assert "resuming after 12 images" in recorder.messages
     assert [done for _, done, _ in recorder.progress] == [16, 20, 24, 28, 30]
     assert (tmp_path / "parts" / "part-00000.npy").read_bytes() == (tmp_path / "whole" / "part-00000.npy").read_bytes()
     with pytest.raises(UserError, match="already holds other label maps"):
@@ -149,8 +149,8 @@ def test_an_annotator_with_its_classes_in_another_order_is_understood(folder, tm
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (lambda: small_cnn(classes=4), "tells 4 classes apart, data has 3"),
-        (lambda: "resnet18", "resnet18 tells 1000 classes apart, data has 3"),
+        (lambda: small_cnn(classes=4), "has 4 classes, data has 3"),
+        (lambda: "resnet18", "resnet18 has 1000 classes, data has 3"),
         (lambda: "resnet_18", "no model at resnet_18; .* Did you mean resnet18"),
     ],
 )
@@ -170,7 +170,7 @@ def test_class_names_that_differ_are_named(folder, tmp_path):
 def test_settings_that_cannot_be_are_refused(folder, tmp_path):
     with pytest.raises(UserError, match=r"unknown fit 'strech'"):
         relabel(small_cnn(), str(folder), tmp_path / "maps", fit="strech")
-    with pytest.raises(UserError, match="top_k=0 stores nothing"):
+    with pytest.raises(UserError, match="top_k=0 is out of range"):
         relabel(small_cnn(), str(folder), tmp_path / "maps", top_k=0)
 
 

@@ -214,7 +214,7 @@ def test_a_csv_without_the_columns_says_which_it_has(tmp_path):
         ("a.csv", "path,label\n", "lists no images"),
         ("a.csv", "path,label\nimg/0.png,\n", "line 2 has no label"),
         ("a.csv", "path,label\nimg/0.png\n", "line 2 has no label"),
-        ("a.csv", "path,label,split\nimg/0.png,cat,dev\n", "line 2: split 'dev' is none of train, val"),
+        ("a.csv", "path,label,split\nimg/0.png,cat,dev\n", "line 2: split 'dev' is not one of train, val"),
         ("a.csv", "path,label\nimg/0.png,a\nimg/9.png,b\nimg/8.png,b\n", "img/9.png: no such file; 1 more"),
         ("a.txt", "img/0.png\n", "line 1 is 'img/0.png'; expected a path and a label"),
         ("a.txt", "\n\n", "lists no images"),
@@ -228,7 +228,7 @@ def test_a_faulty_list_names_the_line(tmp_path, name, text, expected):
 
 def test_a_list_that_is_no_text_is_refused(tmp_path):
     (tmp_path / "a.csv").write_bytes(b"path,label\n\xff\xfe.png,a\n")
-    assert "is no table in UTF-8 text" in message(tmp_path / "a.csv")
+    assert "is not a table in UTF-8 text" in message(tmp_path / "a.csv")
 
 
 # --- npz --------------------------------------------------------------------------------------------------------------
@@ -278,8 +278,8 @@ def test_white_of_a_sixteen_bit_npz_is_exact(tmp_path):
         ({"class_names": np.array(["x", "y"])}, "class_names has 2 names, but the labels go up to 2"),
         ({"train_labels": np.zeros(11, int)}, "train_labels has the shape (11,); expected (12,) or (12, 1)"),
         ({"train_labels": np.zeros((12, 3), int)}, "one label per image is needed, not several"),
-        ({"train_labels": np.zeros(12)}, "train_labels is float64; whole numbers from 0"),
-        ({"train_labels": np.full(12, -1)}, "train_labels holds -1; whole numbers from 0"),
+        ({"train_labels": np.zeros(12)}, "train_labels is float64; integers from 0"),
+        ({"train_labels": np.full(12, -1)}, "train_labels holds -1; integers from 0"),
         ({"test_images": np.zeros((6, 8, 8), np.uint8)}, "the splits have different channels"),
     ],
 )  # fmt: skip

@@ -119,7 +119,7 @@ def test_a_recipe_file_is_called_by_its_stem(tmp_path):
         (["digits/vit_nano epoch=3"], "unknown recipe key 'epoch'"),
         (["digits/vit_nano nonsense"], "'nonsense' is not a setting"),
         (["a: digits/vit_nano 'x"], "with balanced quotes"),
-        ([""], "is no recipe"),
+        ([""], "is not a recipe"),
     ],
 )
 def test_what_is_no_recipe_is_refused(items, message):
@@ -142,12 +142,12 @@ def test_seeds_and_fractions_are_read():
     ("changes", "message"),
     [
         (dict(fractions=(0.5, 1.5)), "the fraction 1.5 is out of range"),
-        (dict(seeds=[1, 1]), "seeds=1,1 must be one or more, each once"),
+        (dict(seeds=[1, 1]), "seeds=1,1 must be one or more distinct values"),
         (dict(seeds=0), "seeds=none must be one or more"),
         (dict(split="train"), "unknown split 'train'; a study compares test or val"),
         (dict(jobs=0), "jobs=0 is out of range"),
         (dict(recipes={}), "at least one recipe"),
-        (dict(recipes={"a b": Recipe(), "a-b": Recipe()}), "'a b' and 'a-b' are one as folders"),
+        (dict(recipes={"a b": Recipe(), "a-b": Recipe()}), "'a b' and 'a-b' map to the same folder"),
     ],
 )
 def test_a_plan_that_cannot_be_is_refused_and_leaves_no_trace(changes, message, tmp_path):

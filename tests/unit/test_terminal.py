@@ -94,7 +94,7 @@ def test_training_in_a_terminal_of_its_own_gets_the_live_bar():
     while True:
         try:
             part = os.read(master, 4096)
-        except OSError:  # how Linux tells that the other side is gone
+        except OSError:  # how Linux reports that the other side is gone
             break
         if not part:
             break
@@ -153,14 +153,15 @@ def test_the_demo_names_a_winner_only_where_luck_is_no_explanation(tmp_path, pri
     terminal.show_story(a_story(tmp_path, 2, 30, 1e-6))
     shown = printed.getvalue()
     assert (
-        "Only DHVT [b] is right on 30 digits, only plain ViT on 2: so DHVT [b] is better, and that is no luck" in shown
+        "Only DHVT [b] is correct on 30 digits, only plain ViT on 2: so DHVT [b] is better, and the difference is significant"
+        in shown
     )
     assert "verdict of plain ViT" in shown
     assert f"page: {tmp_path / 'diagnosis.html'}" in shown
     assert f"vitling evaluate {tmp_path / 'DHVT [b]'}" in shown
     terminal.show_story(a_story(tmp_path, 5, 3, 0.73))
     last = printed.getvalue()[len(shown) :]
-    assert "Only plain ViT is right on 5 digits, only DHVT [b] on 3: so which is better cannot be told" in last
+    assert "Only plain ViT is correct on 5 digits, only DHVT [b] on 3: so the difference is not significant" in last
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def batch_of(n=6, size=16):
 
 @pytest.fixture
 def labelled(tmp_path):
-    """Forty pictures whose one grey level tells their number, and maps whose best score tells it too."""
+    """Forty pictures whose one grey level encodes their number, and maps whose best score encodes it too."""
     n = 40
     pixels = np.broadcast_to(np.arange(n, dtype=np.uint8)[:, None, None, None] * 6, (n, 16, 16, 1))
     images = ArrayImages(pixels, np.arange(n) % 5)
@@ -241,7 +241,7 @@ def test_what_cannot_work_is_refused(name, options, message):
 
 
 def test_maps_of_another_class_count_are_refused(labelled):
-    with pytest.raises(UserError, match="label maps of 5 classes cannot teach 7 classes"):
+    with pytest.raises(UserError, match="label maps of 5 classes do not fit a model of 7 classes"):
         TokenLabeling(timm.create_model("lvvit_test", num_classes=7), num_classes=7, maps=labelled[1])
 
 

@@ -291,7 +291,7 @@ def test_metadata_and_grid_stand_in_the_file(tmp_path):
 
 
 def test_unknown_formats_and_namings_are_refused(tmp_path):
-    with pytest.raises(UserError, match="cannot tell the format"):
+    with pytest.raises(UserError, match="unknown weights format"):
         save_weights(vit(), tmp_path / "weights.onnx")
     with pytest.raises(UserError, match="Did you mean authors"):
         save_weights(vit(), tmp_path / "weights.pth", naming="author")

@@ -83,7 +83,7 @@ def _options(
 
 
 def main() -> None:
-    """Run the command; what the user can mend is one line and exit code 2."""
+    """Run the command; a user error is one line and exit code 2."""
     try:
         code = app(standalone_mode=False)
     except UserError as error:

@@ -1,6 +1,6 @@
 """A page on this computer to drop an image on: its class, where the model looks, and the training images most similar to it.
 
-Nothing leaves the machine: no telemetry, no fonts or scripts from elsewhere, and the loopback address unless told otherwise.
+Nothing leaves the machine: no telemetry, no fonts or scripts from elsewhere, and the loopback address unless another is given.
 """
 
 import os
@@ -40,13 +40,13 @@ class Answer:
     """What the page shows of one image."""
 
     probabilities: dict[str, float]
-    picture: Image.Image  # what the model saw, beside where it looked if it can tell
+    picture: Image.Image  # what the model saw, beside its attention where there is one
     neighbours: list[tuple[Image.Image, str]]
 
 
 @dataclass
 class Viewer:
-    """A run, ready to answer. What it cannot do is said in `notes`."""
+    """A run, ready to predict. `notes` lists what it cannot do."""
 
     run: Run
     predictor: Predictor
@@ -81,7 +81,7 @@ class Viewer:
 
 
 class _Noting(Callback):
-    """Keeps for the page what is logged; progress goes on to who waits for the page."""
+    """Keeps for the page what is logged; progress is passed on to who waits for the page."""
 
     def __init__(self, waiting: Callback):
         self.notes: list[str] = []
@@ -163,7 +163,7 @@ def create_page(viewer: Viewer) -> Any:  # FastAPI, which only the app extra bri
 
 
 def serve(viewer: Viewer, listener: socket.socket, *, ready: Callable[[str, list[str]], None]) -> None:
-    """Serve the page until interrupted. `ready` is told its address, and what the page cannot do."""
+    """Serve the page until interrupted. `ready` gets its address, and what the page cannot do."""
     import uvicorn
 
     with tempfile.TemporaryDirectory(prefix="vitling-app-") as folder:
@@ -182,7 +182,7 @@ def bind(host: str, port: int) -> socket.socket:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)
     except (OSError, OverflowError) as error:
-        raise UserError(f"host={host}, port={port} is no address of this computer: {error}.") from None
+        raise UserError(f"host={host}, port={port} is not an address of this computer: {error}.") from None
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind(address)

@@ -1,4 +1,4 @@
-"""The model card: what a stranger should know before using an exported model, made from what its run recorded.
+"""The model card: what a user should know before using an exported model, made from what its run recorded.
 
 Nothing is measured here. Test numbers are those that `vitling evaluate` left in the run; without them the card says so. Paths
 of the machine that trained the model stay out of it.
@@ -88,7 +88,7 @@ def _summary(run: Run, metadata: ModelMetadata) -> str:
     shown = ", ".join(map(_cell, names[:SHOWN_CLASSES])) + (
         f" and {len(names) - SHOWN_CLASSES} more" if len(names) > SHOWN_CLASSES else ""
     )
-    text = f"An image classifier{size}, {start}, by vitling {metadata.vitling}. It tells {len(names)} classes apart: {shown}."
+    text = f"An image classifier{size}, {start}, by vitling {metadata.vitling}. It has {len(names)} classes: {shown}."
     if not run.finished:
         text += "\n\n**The training was not finished** when this was exported; " + unfinished(run) + "."
     return text
@@ -158,7 +158,7 @@ def _per_class(test: dict) -> str:
 
 def _calibration(calibration: Calibration | None) -> str:
     if calibration is None:
-        return "Not calibrated: a softmax of the logits gives the model's own probabilities, which are often too sure."
+        return "Not calibrated: a softmax of the logits gives the model's own probabilities, which are often overconfident."
     c = calibration
     return (
         f"Divide the logits by a temperature of {c.temperature:.4f} before the softmax (`vitling predict` does). It was fitted on "
@@ -199,7 +199,7 @@ def _training(run: Run) -> str:
 
 
 def _without_paths(value):
-    """A card is published: of a path, only the last part is anybody's business."""
+    """A card is public: of a path, only the last part is kept."""
     if isinstance(value, Mapping):
         return {key: _without_paths(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

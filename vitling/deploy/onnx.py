@@ -84,7 +84,7 @@ def to_onnx(model: nn.Module, metadata: ModelMetadata) -> bytes:
 
 @contextlib.contextmanager
 def _quiet():
-    """torch's exporter tells its developers much that a user cannot act on; what matters is checked afterwards."""
+    """torch's exporter logs much that a user cannot act on; what matters is checked afterwards."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:

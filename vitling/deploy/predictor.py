@@ -47,7 +47,7 @@ def open_predictor(
 ) -> Predictor:
     """Open a model that names its classes: a run, or what was exported from one.
 
-    With `calibrated`, logits are divided by the model's temperature. Where there is none, the callback is told why, or a
+    With `calibrated`, logits are divided by the model's temperature. Where there is none, the callback's log gets the reason, or a
     warning is given, and the probabilities are the model's own.
     """
     model = open_model(source, which=which, callback=callback)

@@ -1,4 +1,4 @@
-"""What attention looks at: the paper's masks, rollout, relevance, head tokens, distance, entropy, diversity of heads.
+"""What attention looks at: the paper's masks, rollout, relevance, head tokens.
 
 Weights are (..., H, queries, keys) with rows that sum to one, as `capture_batch` gives them per layer; where a function takes several
 layers, they are a list of those or a tensor with the layers first. Axes in `...` (images) are kept or averaged as said.
@@ -87,8 +87,8 @@ def on_grid(row: Tensor, grid: tuple[int, int] | None = None, prefix_tokens: int
     if grid is None:
         grid = (round(max(tokens, 0) ** 0.5),) * 2
         if prod(grid) != tokens:
-            raise UserError(f"{tokens} patches are no square; give grid=(rows, columns).")
-    _check_grid(row.shape[-1], grid, prefix_tokens)
+            raise UserError(f"{tokens} patches are not a square; give grid=(rows, columns).")
+    check_grid(row.shape[-1], grid, prefix_tokens)
     return row[..., prefix_tokens : prefix_tokens + prod(grid)].unflatten(-1, grid)
 
 
@@ -137,7 +137,7 @@ def head_token_maps(weights: Tensor, grid: tuple[int, int], *, head: str = "mean
 def fold_head_tokens(weights: Tensor) -> Tensor:
     """DHVT's attention as if among the tokens that live on, for rollout: (..., H, N + H, N + H) -> (..., H, N, N).
 
-    As key, a head token stands for all tokens alike, of whose mean it is made (eq. 6); as query, for the class token, to which
+    As key, a head token stands for all tokens equally, of whose mean it is made (eq. 6); as query, for the class token, to which
     the mean of the head tokens is added.
     """
     H = weights.shape[-3]
@@ -147,80 +147,9 @@ def fold_head_tokens(weights: Tensor) -> Tensor:
     return torch.cat([(weights[..., :1, :] + heads) / 2, weights[..., 1:N, :]], dim=-2)
 
 
-def patch_distances(grid: tuple[int, int], key_grid: tuple[int, int] | None = None) -> Tensor:
-    """Euclidean distance of every patch to every key, in patches; keys on a coarser grid lie at the centres of its cells."""
-    key_grid = key_grid or grid
-    queries = torch.cartesian_prod(*(torch.arange(n, dtype=torch.float64) for n in grid))
-    keys = torch.cartesian_prod(
-        *((torch.arange(k, dtype=torch.float64) + 0.5) * (n / k) - 0.5 for n, k in zip(grid, key_grid, strict=True))
-    )
-    return torch.cdist(queries, keys, compute_mode="donot_use_mm_for_euclid_dist")
-
-
-def attention_distance(
-    maps: Tensor,
-    grid: tuple[int, int],
-    *,
-    prefix_tokens: int | None = None,
-    key_grid: tuple[int, int] | None = None,
-    patch_size: float = 1.0,
-    renormalize: bool = True,
-    per_image: bool = False,
-) -> Tensor:
-    """How far heads look on average, in patches or, given `patch_size`, in pixels: (..., H, N, N) -> (H,).
-
-    Tokens that are no patch count neither as query nor as key, wherever they stand: `prefix_tokens` before the grid (by
-    default all that is left over), the rest behind it. With `renormalize` a query's weights on patches are brought to a sum of
-    one; without, a head that mostly looks at the class token seems to look near. `per_image` keeps the leading axes.
-    """
-    weights = _patch_weights(maps, grid, key_grid, prefix_tokens, renormalize)
-    return _per_head(patch_size * weights, patch_distances(grid, key_grid), per_image)
-
-
-def local_mass(maps: Tensor, grid: tuple[int, int], *, radius: float = 1.0, prefix_tokens: int | None = None) -> Tensor:
-    """Share of the attention on patches that stays within `radius` patches: (..., H, N, N) -> (H,)."""
-    weights = _patch_weights(maps, grid, None, prefix_tokens, renormalize=True)
-    return _per_head(weights, (patch_distances(grid) <= radius).double(), per_image=False)
-
-
-def uniform_distance(grid: tuple[int, int]) -> float:
-    """The distance of a head that looks everywhere alike: what to hold `attention_distance` against."""
-    return patch_distances(grid).mean().item()
-
-
-def _patch_weights(maps: Tensor, grid, key_grid, prefix_tokens: int | None, renormalize: bool) -> Tensor:
-    for tokens, cells in ((maps.shape[-2], grid), (maps.shape[-1], key_grid or grid)):
-        _check_grid(tokens, cells, prefix_tokens or 0)
-    queries, keys = prod(grid), prod(key_grid or grid)
-    first = maps.shape[-2] - queries if prefix_tokens is None else prefix_tokens
-    weights = maps[..., first : first + queries, first : first + keys]
-    return weights / weights.sum(dim=-1, keepdim=True) if renormalize else weights
-
-
-def _per_head(weights: Tensor, cost: Tensor, per_image: bool) -> Tensor:
-    # A query with no weight on any patch (entmax has true zeros) has no distance, and does not count.
-    result = (weights * cost.to(weights)).sum(dim=-1).nanmean(dim=-1)  # (..., H)
-    return result if per_image or result.ndim == 1 else result.flatten(0, -2).nanmean(dim=0)
-
-
-def _check_grid(tokens: int, grid: tuple[int, int], prefix_tokens: int) -> None:
+def check_grid(tokens: int, grid: tuple[int, int], prefix_tokens: int) -> None:
+    """Refuse a grid that has more cells than there are tokens."""
     if tokens < prefix_tokens + prod(grid):
         raise UserError(
             f"{tokens} tokens do not hold {prefix_tokens} + a grid of {grid[0]}x{grid[1]}; check grid and prefix_tokens."
         )
-
-
-def attention_entropy(maps: Tensor) -> Tensor:
-    """Mean entropy of the weights in nats, over all queries and keys: (..., H, N, N) -> (H,). Uniform attention: log N."""
-    entropy = torch.special.entr(maps).sum(dim=-1).mean(dim=-1)
-    return entropy.flatten(0, -2).mean(dim=0) if entropy.ndim > 1 else entropy
-
-
-def head_diversity(maps: Tensor) -> Tensor:
-    """1 - mean cosine similarity of the maps of two heads, over pairs and images: 0 if all heads do the same."""
-    H = maps.shape[-3]
-    if H < 2:
-        return maps.new_tensor(torch.nan)
-    flat = F.normalize(maps.flatten(-2), dim=-1)  # (..., H, N * N)
-    total = flat.sum(dim=-2).square().sum(dim=-1)  # sum over all ordered pairs, each head with itself included
-    return 1 - ((total - H) / (H * (H - 1))).mean()

@@ -1,4 +1,4 @@
-"""Centred kernel alignment: how alike are two layers, or all layers of two networks?
+"""Centred kernel alignment: how similar are two layers, or all layers of two networks?
 
 Linear kernel throughout: K = X X^T of features flattened to (images, everything else). The minibatch estimator is Nguyen et al.
 2021 (eq. 3) on HSIC_1 of Song et al. 2012. A U-centred Gram matrix turns HSIC_1 into a plain inner product, so that all pairs of
@@ -31,7 +31,7 @@ COLUMNS = 1536  # features centred at a time: 128 rows of them stay in the cache
 def gram(x: Tensor) -> tuple[Tensor, Tensor]:
     """X X^T of the features less their batch mean, and how large it would be from the rounding of that mean alone.
 
-    HSIC does not change when all rows move alike, but float32 does not survive a common mean that is large. Centred
+    HSIC does not change when all rows shift equally, but float32 does not survive a common mean that is large. Centred
     piece by piece, the features are read once and never copied whole.
     """
     x = _rows(x)
@@ -194,7 +194,7 @@ class Side:
         self.aliases.pop(name, None)
 
     def note_silent(self, hooked: list[str]) -> None:
-        """Say which of the watched modules were never heard of."""
+        """Report which of the watched modules never ran."""
         known = {*self.names, *self.aliases}
         self.skipped |= {name: None for name in hooked if name not in known}
 
@@ -203,7 +203,7 @@ class Side:
         if list(self.grams) != list(self.names):
             changed = set(self.names) ^ set(self.grams)
             raise UserError(
-                f"layers {sorted(changed)[:5]} ran on some batches only; compare models that always run alike."
+                f"layers {sorted(changed)[:5]} ran on some batches only; compare models that run the same layers on every batch."
             )
         rows = torch.stack(list(self.grams.values()))
         self.grams, self.seen = {}, {}

@@ -8,8 +8,11 @@ from torch import Tensor
 
 from vitling.diagnose.attention import attention_masks, fold_head_tokens, head_token_maps, resize_masks
 from vitling.diagnose.attribution import relevance_map
-from vitling.diagnose.diagnosis import Diagnosis
-from vitling.diagnose.features import conv_maps, judge_channels, token_maps
+from vitling.diagnose.features import conv_maps, token_maps
+from vitling.diagnose.measures import MEASURES
+from vitling.diagnose.measures.channels import judge_channels
+from vitling.diagnose.measures.measure import AttentionMeasure, BlockMeasure, Measure, ModelMeasure
+from vitling.diagnose.result import Diagnosis
 from vitling.diagnose.run_page import learning_charts, picture_parts, validation_parts
 from vitling.diagnose.verdict import headline, references
 from vitling.errors import UserError
@@ -42,6 +45,11 @@ def diagnosis_page(results: list[Diagnosis]) -> Page:
 
 def _title(title: str, d: Diagnosis, alone: bool = False) -> str:
     return title if alone else f"{title}: {d.name}"
+
+
+def _measured(kind: type[Measure], results: list[Diagnosis]) -> list:
+    """What the measures of a kind show of themselves."""
+    return [part for measure in MEASURES if issubclass(measure, kind) for part in measure.parts(results)]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -79,7 +87,7 @@ def overview(results: list[Diagnosis]) -> Section:
         row("calibration error (ECE)", lambda d: d.evaluation and f"{d.evaluation.ece:.3f}"),
         row("sharpness of the loss", lambda d: None if d.sharpness is None else f"{d.sharpness:.3f}"),
     ]
-    return Section("Numbers", [Table(head, rows)])
+    return Section("Numbers", [Table(head, rows), *_measured(ModelMeasure, results)])
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -90,33 +98,8 @@ def attention_section(results: list[Diagnosis]) -> Section | None:
     seen = [d for d in results if d.has_attention]
     if not seen:
         return None
-    parts = []
-    placed = {d.name: [a for a in d.measurements.attention if a.distance_of_image is not None] for d in seen}
-    placed = {name: layers for name, layers in placed.items() if layers}
-    if placed:
-        distances = {name: [a.distance_of_image.tolist() for a in layers] for name, layers in placed.items()}
-        uniform = {layers[0].uniform_distance_of_image for layers in placed.values()}
-        dashed = {"uniform attention": uniform.pop()} if len(uniform) == 1 else None
-        svg = plots.head_values(distances, y="distance / side of the image", dashed=dashed)
-        parts.append(
-            Chart(svg, "How far heads look. Networks that learned locality have near-sighted heads in early layers.")
-        )
-        near = {
-            name: [a.local_mass.mean().item() for a in layers if a.local_mass is not None]
-            for name, layers in placed.items()
-        }
-        near = {name: values for name, values in near.items() if values}
-        if near:
-            svg = plots.layer_lines(near, y="share within one patch", unit=True)
-            parts.append(Chart(svg, "Share of the attention that stays within one patch."))
-    entropy = {d.name: [a.entropy.tolist() for a in d.measurements.attention] for d in seen}
-    parts.append(
-        Chart(plots.head_values(entropy, y="entropy / nats"), "Entropy: low is a sharp look, high an even one.")
-    )
-    heads = {d.name: [a.diversity for a in d.measurements.attention] for d in seen}
-    caption = "How much the heads of a layer differ: 0 if all do the same."
-    parts.append(Chart(plots.layer_lines(heads, y="diversity", unit=True), caption))
-    return Section("Attention in numbers", parts, "Do early layers look near, and do heads divide the work?")
+    lead = "Do early layers look near, and do heads divide the work?"
+    return Section("Attention in numbers", _measured(AttentionMeasure, seen), lead)
 
 
 def _example_numbers(d: Diagnosis) -> Tensor:
@@ -225,43 +208,8 @@ def features_section(results: list[Diagnosis]) -> Section | None:
     seen = [d for d in results if d.measurements.blocks]
     if not seen:
         return None
-    blocks = {d.name: d.measurements.blocks for d in seen}
-
-    def curve(value: Callable, y: str, caption: str) -> list[Chart]:
-        series = {name: [value(b) for b in layers] for name, layers in blocks.items()}
-        series = {name: values for name, values in series.items() if any(v is not None for v in values)}
-        return [Chart(plots.layer_lines(series, y=y, unit=True), caption)] if series else []
-
-    parts = [
-        *curve(
-            lambda b: b.ranks.effective / b.channels.channels,
-            "effective rank / channels",
-            "How many directions the features use. Near 0, channels repeat each other.",
-        ),
-        *curve(
-            lambda b: b.token_similarity,
-            "cosine similarity",
-            "Similarity of two tokens of an image. Near 1, the network has smoothed its tokens into one.",
-        ),
-        *curve(
-            lambda b: b.probe and b.probe.test_accuracy,
-            "accuracy of a linear probe",
-            "How well each layer already separates the classes (ridge regression on its mean token, half of the images to fit, half to test).",
-        ),
-    ]
-    sick = [
-        (name, b.name, len(b.channels.dead), len(b.channels.exploding), b.channels.channels)
-        for name, layers in blocks.items()
-        for b in layers
-        if b.channels.dead or b.channels.exploding
-    ]
-    if sick:
-        parts.append(Table(("network", "block", "dead", "exploding", "of channels"), sick, "Blocks with sick channels"))
-    else:
-        parts.append(Text("No block has a dead or an exploding channel."))
-    return Section(
-        "Features in numbers", parts, "Is the width used, do tokens stay apart, where does the class appear?"
-    )
+    lead = "Is the width used, do tokens stay apart, where does the class appear?"
+    return Section("Features in numbers", _measured(BlockMeasure, seen), lead)
 
 
 def feature_maps(d: Diagnosis) -> Section | None:
@@ -393,7 +341,7 @@ def left_out(results: list[Diagnosis]) -> Section | None:
 def about() -> Section:
     made = references()["provenance"]
     text = (
-        "The ranges of the verdict are numbers of our own small runs, none is invented: "
+        "The ranges of the verdict are measured on our own small runs: "
         f"{made['command']}, {made['date']}, torch {made['torch']}, timm {made['timm']}. "
         "The raw numbers of this page lie beside it as .json and .npz."
     )

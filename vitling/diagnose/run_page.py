@@ -20,6 +20,7 @@ from vitling.evaluation.metrics import Evaluation, measure
 from vitling.evaluation.predictions import Predictions, predict_validation
 from vitling.evaluation.temperature import Calibration, calibrate
 from vitling.recipes import to_yaml
+from vitling.reports import plots
 from vitling.reports.page import (
     Chart,
     Code,
@@ -62,8 +63,8 @@ def run_page(
 ) -> Page:
     """The page of a run that has validated at least once; pictures and confusion are of its validation split.
 
-    `predictions` are what the best weights say of that split, where it is known already; then no data is opened. Nothing is
-    measured on the test split here. What `evaluate` has already said about it is repeated.
+    `predictions` are those of the best weights on that split, where they are known already; then no data is opened. Nothing is
+    measured on the test split here. What `evaluate` has already measured on it is repeated.
     """
     info, recipe, model = run.info, run.recipe, run.load_model("best")
     predictions = predictions or predict_validation(run, model, reading=reading, callback=callback)
@@ -83,7 +84,7 @@ def run_page(
         sections=[
             Section("Summary", [Facts(summary_facts(run, result))]),
             Section("Learning curves", learning_charts(run), "Did it learn, and did it stop learning?"),
-            Section("Validation", validation_parts(result), "Which classes does it take for which?"),
+            Section("Validation", validation_parts(result), "Which classes does it confuse?"),
             Section(
                 "Pictures", picture_parts(logits, source, run.class_names), "What does it get wrong, and what correct?"
             ),
@@ -142,8 +143,6 @@ def speed_facts(run: Run) -> dict[str, str]:
 
 def learning_charts(run: Run) -> list:
     """Loss, accuracy and, where they were logged, gradient norms over the epochs."""
-    from vitling.reports import plots  # here, because matplotlib takes long to import
-
     records = run.metrics()
     epochs = [record["epoch"] for record in records]
     loss = {"training": [r["train_loss"] for r in records], "validation": [r["val_loss"] for r in records]}
@@ -165,8 +164,6 @@ def learning_charts(run: Run) -> list:
 
 def validation_parts(result: Evaluation) -> list:
     """Confusion matrix, accuracy per class, the pairs confused most often."""
-    from vitling.reports import plots  # here, because matplotlib takes long to import
-
     confusion = np.asarray(result.confusion)
     off = confusion - np.diag(np.diag(confusion))
     pairs = [np.unravel_index(i, off.shape) for i in np.argsort(-off, axis=None, kind="stable")[:8]]
@@ -181,7 +178,7 @@ def validation_parts(result: Evaluation) -> list:
         ),
     ]
     if rows:
-        parts.append(Table(("truth", "taken for", "images"), rows, "Confused most often"))
+        parts.append(Table(("true class", "predicted", "images"), rows, "Confused most often"))
     return parts
 
 
@@ -225,8 +222,6 @@ def attention_parts(
 
 def calibration_parts(logits: Tensor, labels: Tensor, calibration: Calibration) -> list:
     """The reliability diagram, and what the fitted temperature makes of it."""
-    from vitling.reports import plots  # here, because matplotlib takes long to import
-
     verdict = "above 1: the model is overconfident" if calibration.temperature > 1 else "below 1: it is underconfident"
     facts = {
         "calibration error (ECE)": f"{calibration.ece_before:.3f}: the mean distance of confidence and accuracy",
@@ -246,6 +241,6 @@ def labelled_pictures(
     for i, image in zip(index.tolist(), pixels, strict=True):
         share, guess = probabilities[i].max(dim=0)
         truth, guess = class_names[source.labels[i]], class_names[guess]
-        said = f"{guess} {share:.0%}" if guess == truth else f"{truth}, taken for {guess} {share:.0%}"
-        pictures.append(as_picture(image, said))
+        caption = f"{guess} {share:.0%}" if guess == truth else f"{truth}, predicted {guess} {share:.0%}"
+        pictures.append(as_picture(image, caption))
     return pictures

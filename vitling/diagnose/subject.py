@@ -26,7 +26,7 @@ class Subject:
     name: str
     model: nn.Module
     preprocessing: Preprocessing
-    class_names: list[str] | None = None  # None where the model does not say
+    class_names: list[str] | None = None  # None where the model does not name them
     run: Run | None = None
 
     @property
@@ -83,13 +83,13 @@ def open_subjects(
     The test split is left alone: held-out means the validation split, or the part of train that a run does not see.
     """
     if images < 1:
-        raise UserError(f"images={images} shows nothing; the default is a good number.")
+        raise UserError(f"images={images} is out of range; it must be at least 1.")
     reading = reading or Reading()
     kind, place = find_kind(source)
     run = place if kind == "run" else None
     if run is None and data is None:
         name = type(source).__name__ if kind == "module" else source
-        raise UserError(f"{name} is no run, so it needs images to look at: give data.")
+        raise UserError(f"{name} is not a run, so it needs images: give data.")
     own = run is not None and data in (None, run.recipe.data)
     dataset = open_dataset(
         data or run.recipe.data,
@@ -133,7 +133,7 @@ def _open(source: Source, dataset: Dataset, which: str, callback: Callback | Non
     return Subject(opened.name, opened.module, opened.preprocessing, opened.class_names, opened.run)
 
 
-def tell_apart(first: Subject, second: Subject) -> tuple[str, str]:
+def distinct_names(first: Subject, second: Subject) -> tuple[str, str]:
     """Names for two of the same name: the folders in which their runs differ, as in a study, or numbers."""
     if first.run and second.run:
         paths = zip(*(reversed(subject.run.path.resolve().parts) for subject in (first, second)), strict=False)

@@ -3,110 +3,30 @@
 Every range is measured: references.json holds the numbers of small runs of ours with their provenance, as written by
 benchmarks/reference_ranges.py. "Healthy" are the kinds of network all of whose runs reached more than every run of the plain ViT on
 the same data. A number within their range is fine. Outside it, on the bad side, it is a problem when it lies nearer to the plain
-ViT's range than to theirs, and else something to watch. Where the two ranges meet, the number does not tell good from bad on
+ViT's range than to theirs, and else something to watch. Where the two ranges meet, the number does not separate good from bad on
 that data: it is never a problem, and to be watched only beyond both by more than they are wide.
 """
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from math import log10
 
 import torch
 
-from vitling.diagnose.diagnosis import Diagnosis
-from vitling.evaluation.intervals import wilson_interval
+from vitling.diagnose.indicator import LOCALITY, Finding, Indicator
+from vitling.diagnose.measures import MEASURES
+from vitling.diagnose.result import Diagnosis
 
 PLAIN = "plain ViT"
 WITHOUT_ATTENTION = "CNN"
-LOCALITY = (
-    "a network with convolutions in its patches and MLPs (model=dhvt_nano), or method=bootstrap, which teaches locality"
-)
-
-
-@dataclass
-class Indicator:
-    """One number of a diagnosis, and how to read it."""
-
-    name: str
-    value: Callable[[Diagnosis], float | None]
-    sentence: str  # what it says, with {value}
-    bad: str  # "high" or "low"
-    advice: str | Callable[[Diagnosis], str]
-    interval: Callable[[Diagnosis], tuple[float, float]] | None = (
-        None  # 95 %; within it, the value gets the benefit of the doubt
-    )
-    of_the_data: bool = False  # depends so much on the data that it is judged on the reference data only
-    tokens: bool = True  # judged against networks of the same kind only: tokens and CNN maps are not alike
-
-
-@dataclass
-class Finding:
-    """A sentence of the verdict."""
-
-    name: str
-    state: str  # problem | watch | ok
-    value: float
-    sentence: str
-    reference: str  # the range, and where it comes from
-    advice: str = ""  # empty where there is nothing to do
-
-
-def _first_quarter(items: list) -> list:
-    return items[: max(1, round(len(items) / 4))]
-
-
-def _mean(values: list[float | None]) -> float | None:
-    values = [float(value) for value in values if value is not None]
-    return sum(values) / len(values) if values else None
-
-
-def early_distance(d: Diagnosis) -> float | None:
-    """How far the first quarter of the layers looks, as a share of what looking everywhere alike would give."""
-    layers = [a for a in _first_quarter(d.measurements.attention) if a.distance_of_image is not None]
-    return _mean([a.distance_of_image.mean().item() / a.uniform_distance_of_image for a in layers])
-
-
-def early_rank(d: Diagnosis) -> float | None:
-    return _mean([b.ranks.effective / b.channels.channels for b in _first_quarter(d.measurements.blocks)])
-
-
-def late_rank(d: Diagnosis) -> float | None:
-    return _mean([b.ranks.effective / b.channels.channels for b in d.measurements.blocks[-1:]])
-
-
-def late_similarity(d: Diagnosis) -> float | None:
-    return _mean([b.token_similarity for b in d.measurements.blocks[-1:]])
-
-
-def diversity(d: Diagnosis) -> float | None:
-    return _mean([a.diversity for a in d.measurements.attention if a.diversity == a.diversity])
-
-
-def early_probe(d: Diagnosis) -> float | None:
-    return _mean([b.probe.test_accuracy for b in _first_quarter(d.measurements.blocks) if b.probe])
-
-
-def dead_channels(d: Diagnosis) -> float | None:
-    return max((len(b.channels.dead) / b.channels.channels for b in d.measurements.blocks), default=None)
-
-
-def exploding_channels(d: Diagnosis) -> float | None:
-    return max((len(b.channels.exploding) / b.channels.channels for b in d.measurements.blocks), default=None)
-
-
-def _probe_interval(d: Diagnosis) -> tuple[float, float]:
-    images = max(1, d.measurements.images // 2)  # half of them fit the probe
-    return wilson_interval(round(early_probe(d) * images), images)
 
 
 def _calibration_advice(d: Diagnosis) -> str:
     confidence = d.measurements.logits.float().softmax(dim=1).amax(dim=1).mean().item()
     if confidence < d.evaluation.top1:
-        return "it is right more often than it says; train longer, or lower method_args.label_smoothing."
-    return "it is right less often than it says; try method_args.label_smoothing=0.1 or fewer epochs."
+        return "it is underconfident; train longer, or lower method_args.label_smoothing."
+    return "it is overconfident; try method_args.label_smoothing=0.1 or fewer epochs."
 
 
 def gradient_spread(d: Diagnosis) -> float | None:
@@ -116,80 +36,22 @@ def gradient_spread(d: Diagnosis) -> float | None:
     return log10(max(norms) / min(norms)) if norms else None
 
 
-INDICATORS = [
-    Indicator(
-        "accuracy",
-        lambda d: d.evaluation and d.evaluation.top1,
-        "It is right on {value:.0%} of the held-out images.",
-        "low",
-        "read on: the other numbers say where it is lost.",
-        interval=lambda d: d.evaluation.top1_interval,
-        of_the_data=True,
-    ),
-    Indicator(
-        "early probe",
-        early_probe,
-        "A linear classifier on the first quarter of its layers gets {value:.0%} right.",
-        "low",
-        f"early layers hold little that tells the classes apart; try {LOCALITY}.",
-        interval=_probe_interval,
-        of_the_data=True,
-    ),
-    Indicator(
-        "early rank",
-        early_rank,
-        "The first quarter of its layers uses {value:.2f} of its channels (effective rank over channels).",
-        "low",
-        f"early tokens repeat each other; try {LOCALITY}.",
-    ),
-    Indicator(
-        "early attention distance",
-        early_distance,
-        "The first quarter of its layers looks {value:.2f} times as far as heads that look everywhere alike.",
-        "high",
-        f"early layers have not learned to look near; try {LOCALITY}.",
-    ),
-    Indicator(
-        "late rank",
-        late_rank,
-        "The last block uses {value:.2f} of its channels.",
-        "low",
-        "the network is wider than what it has learned; train longer, or lower model_args.embed_dim.",
-    ),
-    Indicator(
-        "token similarity",
-        late_similarity,
-        "Two tokens of an image have a cosine similarity of {value:.2f} after the last block.",
-        "high",
-        "tokens are smoothed into one; try fewer blocks (model_args.depth) or method=token_labeling, which gives each token its own label.",
-    ),
-    Indicator(
-        "head diversity",
-        diversity,
-        "The heads of a layer differ by {value:.2f} on average (0: all do the same).",
-        "low",
-        "heads repeat each other; try fewer (model_args.num_heads), or dhvt_nano, whose head tokens let heads interact.",
-    ),
-    Indicator(
-        "dead channels",
-        dead_channels,
-        "Up to {value:.1%} of the channels of a block are dead.",
-        "high",
-        "lower optim.lr or lengthen optim.warmup_epochs; a narrower network (model_args.embed_dim) loses nothing.",
-    ),
-    Indicator(
-        "exploding channels",
-        exploding_channels,
-        "Up to {value:.1%} of the channels of a block drown the others.",
-        "high",
-        "lower optim.lr, or set optim.clip_grad=1.",
-    ),
+ACCURACY = Indicator(
+    "accuracy",
+    lambda d: d.evaluation and d.evaluation.top1,
+    "Its accuracy on held-out images is {value:.0%}.",
+    "low",
+    "read on: the other numbers say where it is lost.",
+    interval=lambda d: d.evaluation.top1_interval,
+    of_the_data=True,
+)
+OF_TRAINING = [
     Indicator(
         "generalisation gap",
         lambda d: d.gap and d.gap.difference,
         "It is better on training images than on held-out ones by {value:.3f} in accuracy.",
         "high",
-        "it learns by heart: try augment.randaugment=rand-m9-mstd0.5-inc1, method_args.mixup=0.8 or a smaller network.",
+        "it overfits: try augment.randaugment=rand-m9-mstd0.5-inc1, method_args.mixup=0.8 or a smaller network.",
         interval=lambda d: d.gap.interval,
         tokens=False,
     ),
@@ -218,9 +80,14 @@ INDICATORS = [
 ]
 
 
+def known_indicators() -> list[Indicator]:
+    """Accuracy, what the measures bring, and what comes from training, in the order of the verdict."""
+    return [ACCURACY, *(indicator for measure in MEASURES for indicator in measure.indicators), *OF_TRAINING]
+
+
 def indicators(d: Diagnosis) -> dict[str, float | None]:
     """The numbers that the verdict looks at; None where one could not be measured."""
-    return {indicator.name: indicator.value(d) for indicator in INDICATORS}
+    return {indicator.name: indicator.value(d) for indicator in known_indicators()}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -263,8 +130,9 @@ def judge(d: Diagnosis, other: Diagnosis | None = None) -> list[Finding]:
     """The findings, problems first."""
     dataset, same_data = nearest_reference(d)
     findings = [
-        finding for indicator in INDICATORS if (finding := _judge(indicator, d, dataset, same_data)) is not None
+        finding for indicator in known_indicators() if (finding := _judge(indicator, d, dataset, same_data)) is not None
     ]
+    findings += [finding for measure in MEASURES for finding in measure.findings(d)]
     findings += [finding for finding in (still_rising(d), resemblance(d, other)) if finding is not None]
     order = ("problem", "watch", "ok")
     return sorted(findings, key=lambda finding: order.index(finding.state))
@@ -324,7 +192,7 @@ def _reference(
     text = f"{' and '.join(healthy)}: {span(good)}"
     text += f"; {PLAIN}: {span(plain)}" if plain else ""
     hint = "" if same_data else "; other data than yours, so take it as a hint"
-    overlap = ", which does not tell good from bad here" if plain and not _apart(good, plain, indicator.bad) else ""
+    overlap = ", which does not separate good from bad here" if plain and not _apart(good, plain, indicator.bad) else ""
     return f"Measured: {text}{overlap} ({len(good) + len(plain)} runs of ours on {dataset['title']}{hint})."
 
 

@@ -1,24 +1,27 @@
-"""Two models on the same images: is one of them better, or was it luck?"""
+"""Two models on the same images: is the difference significant?"""
 
 from dataclasses import dataclass
 
+from vitling._deprecated import renamed_attribute
 from vitling.errors import UserError
 from vitling.evaluation.metrics import Evaluation
 
-CERTAIN = 0.05
+SIGNIFICANCE_LEVEL = 0.05
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Images on which only one of two models is correct. Where both are, or neither is, nothing can be told."""
+    """Images on which only one of two models is correct. The others do not count."""
 
     only_first: int
     only_second: int
     p_value: float  # of the exact McNemar test
 
     @property
-    def certain(self) -> bool:
-        return self.p_value < CERTAIN
+    def significant(self) -> bool:
+        return self.p_value < SIGNIFICANCE_LEVEL
+
+    certain = renamed_attribute("certain", "significant")
 
 
 def compare(first: Evaluation, second: Evaluation) -> Comparison:

@@ -1,4 +1,4 @@
-"""Predictions: what a model says of every image of a split, so that page and calibration ask it once."""
+"""Predictions: a model's logits of a split, so that page and calibration compute them once."""
 
 from dataclasses import dataclass, replace
 
@@ -53,5 +53,5 @@ def validation_images(run: Run, reading: Reading) -> Images:
     """
     dataset = open_recipe_data(run.recipe, replace(reading, download=False))
     if run.info.get("data", {}).get("fingerprint", dataset.fingerprint) != dataset.fingerprint:
-        raise UserError(f"{dataset.name} has changed since the training, so what was held out then cannot be told.")
+        raise UserError(f"{dataset.name} has changed since the training, so its held-out images are unknown.")
     return split_training(dataset, run.recipe)[1]

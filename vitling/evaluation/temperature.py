@@ -48,7 +48,7 @@ def calibrate(
 ) -> Calibration:
     """The temperature of a run's weights: as kept in the run, or fitted now and kept.
 
-    `predictions` are what these weights say of the validation images, where that is known already.
+    `predictions` are those of these weights on the validation images, where they are known already.
     """
     check_weights(which)
     run = run if isinstance(run, Run) else load_run(run)
@@ -82,7 +82,7 @@ def _fit(predictions: Predictions, digest: str) -> Calibration:
 def fit_temperature(logits: Tensor, labels: Tensor) -> float:
     """The temperature with the least cross-entropy, between 1/20 and 20.
 
-    A share of 1 / (N + 2) of every label goes to all classes alike, as in Platt's scaling: where all of N predictions are correct, the
+    A share of 1 / (N + 2) of every label goes to all classes equally, as in Platt's scaling: where all of N predictions are correct, the
     plain optimum would be a temperature of zero, which calls every future answer certain.
     """
     from scipy.optimize import minimize_scalar  # takes long to import

@@ -1,8 +1,10 @@
 """The list of training methods."""
 
 import inspect
+from collections.abc import Callable
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from vitling.errors import UserError, did_you_mean
 from vitling.methods.bootstrap import Bootstrap
@@ -23,12 +25,14 @@ METHODS: dict[str, type[Method]] = {
 
 
 def prepare_method(name: str, preparation: Preparation, method_args: dict) -> dict:
-    """What `create_method` gets for the arguments of a recipe, after the method has made ready what it needs."""
+    """What `create_method` gets for the arguments of a recipe, after the method has prepared what it needs."""
     _check_arguments(name, method_args, _parameters(find_method(name).prepare) | _parameters(METHODS[name]))
     return METHODS[name].prepare(preparation, **method_args)
 
 
-def create_method(name: str, model: nn.Module, *, num_classes: int, class_weights=None, **method_args) -> Method:
+def create_method(
+    name: str, model: nn.Module, *, num_classes: int, class_weights: Tensor | None = None, **method_args: Any
+) -> Method:
     """The method of that name around a model; unknown names and arguments are refused."""
     _check_arguments(name, method_args, _parameters(find_method(name)))
     try:
@@ -45,7 +49,7 @@ def find_method(name: str) -> type[Method]:
     return METHODS[name]
 
 
-def _parameters(function) -> set[str]:
+def _parameters(function: Callable) -> set[str]:
     """The arguments that a recipe may give; of a method that builds on another one, the other's too."""
     functions = [vars(cls).get("__init__") for cls in function.__mro__] if inspect.isclass(function) else [function]
     kinds = [p for f in functions if f for p in inspect.signature(f).parameters.values()]

@@ -8,6 +8,7 @@ of every epoch; tokens need not form a square.
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -78,7 +79,7 @@ def _pool_longer(x: Tensor, y: Tensor, axis: int) -> tuple[Tensor, Tensor]:
 def _square(tokens: int) -> tuple[int, int]:
     side = round(tokens**0.5)
     if side**2 != tokens:
-        raise UserError(f"{tokens} tokens form no square; give grid=(height, width).")
+        raise UserError(f"{tokens} tokens do not form a square; give grid=(height, width).")
     return side, side
 
 
@@ -174,7 +175,7 @@ class Bootstrap(MixingMethod):
         feature_decay: bool = True,
         feature_pool: str = "sequence",
         feature_norm: str = "layer",
-        **mixing,
+        **mixing: Any,
     ):
         super().__init__(model, **mixing)
         _check_choice("align", align or "flat", ALIGNMENTS)

@@ -5,6 +5,9 @@ distillation token (timm's deit_*_distilled_*) learns the teacher's answers with
 head. Deviates: the soft loss is the formula's batch mean; DeiT's code divides by the number of classes as well.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -19,7 +22,7 @@ KINDS = ("hard", "soft")
 
 
 class Teacher(nn.Module):
-    """A finished network that sees the student's images as it was taught to see images.
+    """A trained network that gets the student's images in its own preprocessing.
 
     It moves to other devices with the method but is not among its parameters: never trained, clipped or checkpointed.
     """
@@ -35,7 +38,7 @@ class Teacher(nn.Module):
         self.register_buffer("scale", given_std / std, persistent=False)
         self.register_buffer("shift", (given_mean - mean) / std, persistent=False)
 
-    def _apply(self, fn, recurse: bool = True):
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Teacher":
         # Private, but what .to(), .cuda() and .half() of a parent all come down to.
         self.network[0]._apply(fn, recurse)
         return super()._apply(fn, recurse)
@@ -63,7 +66,7 @@ class Distillation(MixingMethod):
         kind: str = "hard",
         teacher_weight: float = 0.5,
         temperature: float = 3.0,
-        **mixing,
+        **mixing: Any,
     ):
         super().__init__(model, **mixing)
         if kind not in KINDS:

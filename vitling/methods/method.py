@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -66,7 +67,7 @@ class Method(nn.Module, ABC):
     # -- what it says of itself, from a recipe alone ---------------------------------------------------------------
 
     @classmethod
-    def prepare(cls, preparation: Preparation, **method_args) -> dict:
+    def prepare(cls, preparation: Preparation, **method_args: Any) -> dict:
         """The constructor's arguments, from those of the recipe. A method that needs files or another run gets them here."""
         return method_args
 

@@ -5,6 +5,8 @@ Bootstrapping ViTs. Features are not compared: an agent of any form may be named
 ViT, and the agent would see other images.
 """
 
+from typing import Any
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -28,7 +30,7 @@ class TokenBootstrap(TokenLabeling):
         agent_args: dict | None = None,
         temperature: float = 4.0,
         mutual_weight: float = 1.0,
-        **token_labeling,
+        **token_labeling: Any,
     ):
         if token_labeling.pop("mix_token", False):
             raise UserError(

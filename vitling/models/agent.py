@@ -1,4 +1,4 @@
-"""Agent CNNs: convolutional twins of a ViT, block for block, that teach it while both are trained.
+"""Agent CNNs: convolutional counterparts of a ViT, block for block, that teach it while both are trained.
 
 Paper: Zhang et al. 2022, "Bootstrapping ViTs: Towards Liberating Vision Transformers from Pre-training".
 Equal to the authors' release in tests/golden/test_bootstrapping_models.py. Deviates: the generalized convolution is a
@@ -420,7 +420,7 @@ def create_agent(vit: nn.Module, *, stem: str = "auto", share: bool = False, **o
     stride = vit.feature_info[-1]["reduction"] if getattr(vit, "feature_info", None) else None
     if not grid or not stride:
         raise UserError(
-            f"{type(vit).__name__} does not tell its token grid (grid_size) and stride (feature_info), so no agent can be "
+            f"{type(vit).__name__} has no token grid (grid_size) or stride (feature_info), so no agent can be "
             "matched to it; name an agent, such as agent_small."
         )
     if stem == "auto":

@@ -257,7 +257,7 @@ def token_grid(model: nn.Module, tokens: int | None = None) -> tuple[int, int]:
     """Rows and columns of a model's tokens, which must be so many."""
     grid = stated_grid(model)
     if grid is None or (tokens is not None and prod(grid) != tokens):
-        raise UserError(f"{type(model).__name__} does not tell in which grid its tokens lie (patch_embed.grid_size).")
+        raise UserError(f"{type(model).__name__} has no patch_embed.grid_size, so its token grid is unknown.")
     return grid
 
 

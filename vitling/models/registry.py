@@ -26,7 +26,7 @@ def _entrypoint(model_class: Any, name: str, variant: dict):  # a class of ours,
         cfg = resolve_pretrained_cfg(name, kwargs.get("pretrained_cfg"), kwargs.get("pretrained_cfg_overlay"))
         arguments = {**variant, "num_classes": cfg.num_classes, "in_chans": cfg.input_size[0], **kwargs}
         # timm adapts a first convolution of three channels and drops any other one; `filter_checkpoint` adapts them all,
-        # so timm is not told that there are not three.
+        # so timm does not learn that there are not three.
         build = partial(model_class, in_chans=arguments["in_chans"])
         # A switch of the family can rename these two layers.
         default_cfg = model_class.default_cfg(**{**arguments, "img_size": variant.get("img_size", 224)})

@@ -1,4 +1,4 @@
-"""ResNet-9: a convolutional network built for speed on small images, the yardstick that a small ViT has to reach.
+"""ResNet-9: a convolutional network built for speed on small images, the baseline that a small ViT has to reach.
 
 In the manner of the fast CIFAR networks (Page 2018, "How to train your ResNet"): a 3x3 stem, three wide stages that end in
 max-pooling, a residual pair in the first and the last, global max-pooling and a scaled linear classifier.

@@ -139,7 +139,7 @@ def save_weights(
         with replacing(path) as temporary, temporary.open("wb") as file:
             torch.save(content, file)
     else:
-        raise UserError(f"cannot tell the format of {path}; end it in .safetensors, .pt, .pth or .pth.tar.")
+        raise UserError(f"unknown weights format: {path}; end it in .safetensors, .pt, .pth or .pth.tar.")
 
 
 def save_for_timm(
@@ -280,7 +280,7 @@ def _own_names(state: dict[str, Tensor], model: nn.Module, report: LoadReport) -
                 continue  # already ours
             named = translate(part)
             known = sum(key in own and own[key].ndim == value.ndim for key, value in named.items())
-            fitting = (known, known - len(named))  # of equally good readings the one with fewer strangers
+            fitting = (known, known - len(named))  # of equally good readings the one with fewer unknown names
             if fitting > most:
                 best, best_owner, most = named, owner, fitting
     others = sorted({".".join(key.split(".")[:2]) for key in state if not key.startswith(best_owner)})

@@ -1,5 +1,6 @@
 """Parameter groups: by weight decay, by depth, by name."""
 
+from collections.abc import Iterable
 from fnmatch import fnmatch
 
 from timm.optim import (
@@ -39,7 +40,7 @@ def _split_by_factor(model: nn.Module, group: dict, factors: dict[str, float], l
     return [{**group, "params": parameters, "lr": lr * factor} for factor, parameters in parts.items()]
 
 
-def check_patterns(model: nn.Module, patterns, key: str) -> None:
+def check_patterns(model: nn.Module, patterns: Iterable[str], key: str) -> None:
     """Refuse a name pattern that fits no parameter: it would be ignored in silence."""
     names = [name for name, _ in model.named_parameters()]
     for pattern in patterns:

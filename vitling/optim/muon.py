@@ -1,4 +1,4 @@
-"""Muon: momentum whose matrices are made orthogonal before each step, with AdamW for what is no matrix.
+"""Muon: momentum whose matrices are made orthogonal before each step, with AdamW for what is not a matrix.
 
 Method: Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks"; step sizes matched to AdamW's as in
 Liu et al. 2025, "Muon is scalable for LLM training". timm and torch have it too, but orthogonalise in bfloat16, one matrix
@@ -7,6 +7,8 @@ are orthogonalised together, in the gradients' own precision.
 """
 
 from collections import defaultdict
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,16 +36,22 @@ def is_matrix(parameter: Tensor) -> bool:
 
 
 class Muon(torch.optim.Optimizer):
-    """Groups with `use_fallback`, and parameters that are no matrices, are stepped by AdamW at the same learning rate."""
+    """Groups with `use_fallback`, and parameters that are not matrices, are stepped by AdamW at the same learning rate."""
 
     def __init__(
-        self, params, lr: float, weight_decay: float, momentum: float = 0.95, betas=(0.9, 0.95), eps: float = 1e-8
+        self,
+        params: Iterable[Tensor] | Iterable[dict[str, Any]],
+        lr: float,
+        weight_decay: float,
+        momentum: float = 0.95,
+        betas: tuple[float, float] = (0.9, 0.95),
+        eps: float = 1e-8,
     ):
         defaults = dict(lr=lr, weight_decay=weight_decay, momentum=momentum, betas=betas, eps=eps, use_fallback=False)
         super().__init__(params, defaults)
 
     @torch.no_grad()
-    def step(self, closure=None) -> None:
+    def step(self, closure: Callable[[], float] | None = None) -> None:
         for group in self.param_groups:
             learning = [p for p in group["params"] if p.grad is not None]
             matrices = [p for p in learning if is_matrix(p) and not group["use_fallback"]]

@@ -3,14 +3,17 @@
 `torch._foreach_*` have no public name, but torch.optim is built on them and nothing else changes many tensors in one call.
 """
 
+from collections.abc import Iterable
+
 import torch
+from torch import Tensor
 from torch.nn.utils import get_total_norm
 
 
 class SAM:
     """Sharpness-aware minimisation (Foret et al. 2021): climb to w + ρ g/||g||, take the gradient there, come back."""
 
-    def __init__(self, parameters, rho: float):
+    def __init__(self, parameters: Iterable[Tensor], rho: float):
         self.parameters, self.rho = [p for p in parameters if p.requires_grad], rho
 
     @torch.no_grad()
@@ -24,4 +27,4 @@ class SAM:
     @torch.no_grad()
     def descend(self) -> None:
         torch._foreach_copy_(self.moved, self.before)
-        self.moved = self.before = None
+        del self.moved, self.before

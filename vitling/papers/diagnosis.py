@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from vitling.papers.table import CIFAR10, CIFAR100, SVHN, Data, Figure, Row, Table, nano
 
-_MEASURED = "one run of 500 epochs on the test set; whether the last or the best epoch is not said"
+_MEASURED = "one run of 500 epochs on the test set; whether the last or the best epoch is not stated"
 _RESNET_SIZE = "the paper says 11.5 M; ResNet-18 for 32 pixels has 11.2 M"
 
 VIT = nano("diag_vit_nano")

@@ -10,7 +10,7 @@ from vitling.papers.table import Row, Table, nano_on
 from vitling.recipes import Recipe, load_recipe, override, scale_epochs
 
 SCALES = ("paper", "nano")
-NO_DOWNLOAD = ("", "imagenet")  # what recipes say of data that has to be given
+NO_DOWNLOAD = ("", "imagenet")  # the data of recipes where the user has to give it
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Plan:
         return {line.study_name: line.recipe for line in self.lines if line.recipe and line.is_trained}
 
     def folder_name(self, data: str) -> str:
-        """Where its study goes unless told."""
+        """The default folder of its study."""
         parts = [self.name, self.scale, *([Path(data).stem] if data else [])]
         return re.sub(r"[^\w.-]+", "-", "-".join(parts))
 

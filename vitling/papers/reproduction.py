@@ -276,7 +276,7 @@ def reproduce(
     callback: StudyCallback | None = None,
     command: str = "",
 ) -> Reproduction:
-    """Train the rows of a table and write them beside the paper's numbers. The same call again goes on where it stopped.
+    """Train the rows of a table and write them beside the paper's numbers. The same call again resumes it.
 
     `rows` picks some by name. Without `folder` it goes to runs/PAPER-TABLE-SCALE.
     """
@@ -352,7 +352,7 @@ def _scores(study: Study, line: Line) -> dict[int, float]:
 
 
 def _companion_score(name: str, run: Run) -> float | None:
-    """The validation accuracy of a network that learnt beside the model, in the epoch whose model was kept."""
+    """The validation accuracy of a network trained beside the model, in the epoch whose model was kept."""
     best = run.info["best"]["epoch"]
     record = next(record for record in run.metrics() if record["epoch"] == best)
     return 100 * record[key] if (key := f"val_{name}_top1") in record else None

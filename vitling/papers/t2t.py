@@ -180,10 +180,10 @@ _CURVES = {
     "T2T-ViT_t": tuple(f"T2T-ViT_t-{depth}" for depth in (14, 19, 24)),
     "ViT": ("ViT-S/16", "ViT-B/16", "ViT-L/16"),
     "DeiT": ("DeiT-small",),
-    "ResNet, alike": ("ResNet50*", "ResNet101*", "ResNet152*"),
+    "ResNet, same training": ("ResNet50*", "ResNet101*", "ResNet152*"),
     "ResNet, as published": ("ResNet50", "ResNet101", "ResNet152"),
-    "MobileNetV1, alike": ("MobileNetV1 1.0x*",),
-    "MobileNetV2, alike": ("MobileNetV2 1.0x*", "MobileNetV2 1.4x*"),
+    "MobileNetV1, same training": ("MobileNetV1 1.0x*",),
+    "MobileNetV2, same training": ("MobileNetV2 1.0x*", "MobileNetV2 1.4x*"),
 }
 _ROWS = {row.label: row for row in (*table2.rows, *table3.rows, *table4.rows)}
 fig1 = Figure(

@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from os import environ
 from pathlib import Path
 
@@ -47,13 +48,12 @@ class Plan:
     @property
     def seconds(self) -> float | None:
         """How long the training takes here."""
-        return self.speed and self.speed.run_seconds(self.recipe)
+        return self.speed.run_seconds(self.recipe) if self.speed else None
 
     def to_json(self) -> str:
-        tree = asdict(replace(self, dataset=None))
+        tree = vars(self) | {"recipe": to_dict(self.recipe), "seconds": self.seconds}
         del tree["dataset"]
-        tree |= {"recipe": to_dict(self.recipe), "seconds": self.seconds}
-        return json.dumps(tree, indent=1, ensure_ascii=False)
+        return json.dumps(tree, indent=1, ensure_ascii=False, default=asdict)
 
 
 def plan(
@@ -105,14 +105,14 @@ def plan(
 
 def _open(data: str, channels: int | None, reading: Reading) -> Dataset:
     """The data; files that cannot be read are left out, not an error: a plan is there to find them."""
-    common = dict(root=reading.root, download=reading.download, channels=channels)
+    open_data = partial(open_dataset, data, root=reading.root, download=reading.download, channels=channels)
     several = int(environ.get("WORLD_SIZE", "1")) > 1  # one process downloads, the others find the files
     state = PartialState(cpu=not torch.accelerator.is_available()) if several else None
     with state.main_process_first() if state else nullcontext():
         try:
-            return open_dataset(data, **common)
+            return open_data()
         except BadImage:
-            return open_dataset(data, on_bad_image="skip", **common)
+            return open_data(on_bad_image="skip")
 
 
 def _part(dataset: Dataset, recipe: Recipe, *, in_memory: bool, has_bad: bool) -> Recipe:

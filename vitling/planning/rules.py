@@ -128,7 +128,8 @@ def _size(survey: Survey, kind: str, patch: int | None) -> tuple[int, int]:
     """The images' own size where they share a small one, in whole patches; else one for photographs."""
     size = survey.largest if survey.small else (PHOTO_SIDE[kind], PHOTO_SIDE[kind])
     patch = patch or _patch(min(size), HOUSE_GRID)
-    return tuple(math.ceil(side / patch) * patch for side in size)
+    height, width = (math.ceil(side / patch) * patch for side in size)
+    return height, width
 
 
 def _size_for_model(survey: Survey, model: str) -> tuple[int, int]:
@@ -143,7 +144,7 @@ def _image_size(size: tuple[int, int], survey: Survey, kind: str, fits_model: bo
     elif fits_model:
         reason = "the size that this model was made for, or a little more"
     else:
-        reason = f"enough to tell most things apart in a time that a {kind.upper()} allows; twice the side costs four times as much"
+        reason = f"enough detail for most classes in a time that a {kind.upper()} allows; twice the side costs four times as much"
     return Choice("image size", f"{size[0]} x {size[1]}", reason, changes={"img_size": size})
 
 
@@ -203,12 +204,12 @@ def _width(recipe: Recipe, patch: int, size: tuple[int, int], survey: Survey) ->
 
 
 def _epochs(images: int, kind: str, settings: Sequence[str]) -> Choice:
-    """What the user says, else the rule. Either way the parts of the schedule will follow."""
+    """What the user set, else the rule. Either way the parts of the schedule will follow."""
     numerator, least, most = EPOCHS[kind]
     epochs = min(max(round(numerator / math.sqrt(images)), least), most)
-    said = [value.strip() for key, _, value in (text.partition("=") for text in settings) if key.strip() == "epochs"]
-    if said and said[-1].isdigit() and int(said[-1]) > 0:  # anything else is refused where settings are read
-        epochs = int(said[-1])
+    given = [value.strip() for key, _, value in (text.partition("=") for text in settings) if key.strip() == "epochs"]
+    if given and given[-1].isdigit() and int(given[-1]) > 0:  # anything else is refused where settings are read
+        epochs = int(given[-1])
     return Choice(
         "epochs",
         str(epochs),
@@ -224,7 +225,9 @@ def _augmentation(survey: Survey, size: tuple[int, int], epochs: int, images: in
         reason = "moving so small an image by a pixel, or mirroring it, makes another image of it"
         return Choice("augmentation", "none", reason, changes={**off, "augment.randaugment": "", "train_size": None})
     colour = survey.channels == 3
-    changes = {"augment.hflip": 0.5 if colour else 0.0} | ({} if colour else {"augment.color_jitter": 0.0})
+    changes: dict[str, Any] = {"augment.hflip": 0.5 if colour else 0.0} | (
+        {} if colour else {"augment.color_jitter": 0.0}
+    )
     if survey.small:
         changes |= {"augment.crop": "pad", "train_size": None}
     else:
@@ -300,7 +303,7 @@ def find_conflicts(recipe: Recipe, size: tuple[int, int], *, classes: int, chann
         )
     if plain and not _has_positions(model):
         lines.append(
-            f"without position embeddings {recipe.model} cannot tell where a patch lies; drop them only with convolutions "
+            f"without position embeddings {recipe.model} cannot know where a patch lies; drop them only with convolutions "
             "(CIFAR-100, without positions: 67.59 to 58.72, with convolutions 79.47 to 79.75; DHVT paper, table 5)"
         )
     return lines
@@ -320,7 +323,7 @@ def _overlaps(module: nn.Module) -> bool:
 
 
 def _has_positions(model: nn.Module) -> bool:
-    """Whether anything tells positions: an embedding, a relative bias, a rotation. Those of DHVT's head tokens do not."""
+    """Whether anything encodes positions: an embedding, a relative bias, a rotation. Those of DHVT's head tokens do not."""
     names = [
         name for name, _ in (*model.named_parameters(), *model.named_buffers()) if not name.endswith("attn.pos_embed")
     ]
@@ -342,6 +345,7 @@ def pretrained_hint(survey: Survey, recipe: Recipe) -> str:
 def expect(survey: Survey) -> Band:
     """Where the accuracy will probably lie: above what needs no learning, below what the best rows gained over that."""
     neighbour, per_class = survey.neighbour_accuracy, survey.images["train"] / len(survey.class_counts)
+    assert neighbour is not None, "nothing is expected of a brief survey"
     left = 0.25 if per_class >= 500 else 0.4 if per_class >= 50 else 0.6
     tested = survey.images.get("test") or survey.images.get("val") or survey.images["train"] / 10
     low, high = max(neighbour - 0.05, 1 / len(survey.class_counts)), 1 - (1 - neighbour) * left

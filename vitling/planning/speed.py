@@ -66,7 +66,7 @@ def measure_speeds(
 
 
 class _Candidate:
-    """A recipe made ready to train, and the times of its turns."""
+    """A recipe prepared for training, and the times of its turns."""
 
     def __init__(self, recipe: Recipe, folder: Path, settings: Settings):
         recipe = find_method(recipe.method).with_first_epochs(from_dict(to_dict(recipe)), 1)
@@ -80,7 +80,7 @@ class _Candidate:
         self.threads = torch.get_num_threads()  # as chosen for it
         self.steps: list[float] = []
         self.validations: list[float] = []
-        self.first = None
+        self.first: _Candidate | None = None
         if first := find_method(recipe.method).first_run(self.loop.setup.recipe):
             # What it trained just now for an epoch is measured by itself.
             self.fixed -= sum(run.info["wall_seconds"] for run in _finished_below(folder))
@@ -109,7 +109,7 @@ class _Candidate:
             steps_per_epoch=self.loop.setup.steps_per_epoch,
             validate_every=self.loop.setup.recipe.validate_every,
             threads=self.threads,
-            first=self.first and self.first.speed(),
+            first=self.first.speed() if self.first else None,
         )
 
 

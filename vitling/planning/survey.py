@@ -1,6 +1,7 @@
 """What a dataset is like, before anything is trained on it: counts, balance, sizes, bad files, copies, leaks."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -67,7 +68,7 @@ def survey(dataset: Dataset, *, brief: bool = False, callback: Callback | None =
     train = dataset.splits["train"]
     counts = np.bincount(train.labels, minlength=len(dataset.class_names))
     sizes = sorted(_sizes(train), key=lambda size: size[0] * size[1])
-    facts = dict(
+    facts: dict[str, Any] = dict(
         name=dataset.name,
         images={split: len(images) for split, images in dataset.splits.items()},
         class_counts=dict(zip(dataset.class_names, counts.tolist(), strict=True)),
@@ -88,7 +89,8 @@ def _sizes(images: Images) -> list[tuple[int, int]]:
 
     def size(i: int) -> tuple[int, int] | None:
         try:
-            return tuple(map(int, images.size(i)))
+            height, width = images.size(i)
+            return int(height), int(width)
         except BadImage:
             return None
 
@@ -96,7 +98,7 @@ def _sizes(images: Images) -> list[tuple[int, int]]:
     return [size for size in map_threads(size, indices) if size]
 
 
-def _look_at_pixels(dataset: Dataset, short_side: int, callback: Callback) -> dict:
+def _look_at_pixels(dataset: Dataset, short_side: int, callback: Callback) -> dict[str, Any]:
     unreadable, seen, thumbnails = list(dataset.skipped), {}, {}
     total = sum(map(len, dataset.splits.values()))
     for split, images in dataset.splits.items():

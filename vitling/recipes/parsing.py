@@ -56,7 +56,7 @@ def from_dict(tree: dict) -> Recipe:
     return _build(Recipe, tree, "")
 
 
-def _build(kind: type, tree: dict, prefix: str):
+def _build(kind: type, tree: dict, prefix: str) -> Any:
     if not isinstance(tree, dict):
         raise UserError(f"{prefix.rstrip('.') or 'a recipe'} must be a group of keys, not {tree!r}.")
     types_of = typing.get_type_hints(kind)
@@ -68,7 +68,7 @@ def _build(kind: type, tree: dict, prefix: str):
 
 def _convert(value: Any, kind: Any, key: str) -> Any:
     origin, args = typing.get_origin(kind), typing.get_args(kind)
-    if dataclasses.is_dataclass(kind):
+    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         return _build(kind, value, f"{key}.")
     if origin in (types.UnionType, typing.Union):
         return _convert_union(value, args, key)
@@ -135,7 +135,7 @@ def _convert_scalar(value: Any, kind: Any, key: str) -> Any:
         or (kind is int and converted != _number(value))
         or (isinstance(value, bool) and kind is not bool)
     ):
-        raise UserError(f"{key}={value} must be {'a whole number' if kind is int else 'a number'}.")
+        raise UserError(f"{key}={value} must be {'an integer' if kind is int else 'a number'}.")
     return converted
 
 
@@ -208,7 +208,7 @@ def read_recipes(items: list[str]) -> dict[str, Recipe]:
             source, *own = shlex.split(text if colon else item)
         except ValueError:
             raise UserError(
-                f"'{item}' is no recipe; write NAME, or \"LABEL: NAME key=value ...\" with balanced quotes."
+                f"'{item}' is not a recipe; write NAME, or \"LABEL: NAME key=value ...\" with balanced quotes."
             ) from None
         name = name.strip() if colon else " ".join([_short_name(source), *own])
         if name in recipes:

@@ -93,11 +93,11 @@ class Recipe:
     compile: Literal["off", "on", "auto"] = "off"
     seed: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "accumulate", "validate_every"):
-            _check(name, getattr(self, name), getattr(self, name) >= 1, "a whole number of at least 1")
+            _check(name, getattr(self, name), getattr(self, name) >= 1, "an integer of at least 1")
         for name in ("seed", "patience_epochs", "folds", "fold"):
-            _check(name, getattr(self, name), getattr(self, name) >= 0, "a whole number of at least 0")
+            _check(name, getattr(self, name), getattr(self, name) >= 0, "an integer of at least 0")
         for name in ("weight_decay", "warmup_epochs", "min_lr", "cooldown_epochs", "clip_grad", "sam_rho"):
             _check(f"optim.{name}", getattr(self.optim, name), getattr(self.optim, name) >= 0, "at least 0")
         for name in ("img_size", "train_size"):
@@ -109,7 +109,7 @@ class Recipe:
                 f"optim.cooldown_epochs={self.optim.cooldown_epochs} leaves nothing of epochs={self.epochs}."
             )
         if self.fold and not self.folds:
-            raise UserError(f"fold={self.fold} is one of how many? Give folds= too, such as folds=5.")
+            raise UserError(f"fold={self.fold} needs folds= too, such as folds=5.")
         _check("fraction", self.fraction, 0 < self.fraction <= 1, "more than 0 and at most 1")
         _check("val_fraction", self.val_fraction, 0 < self.val_fraction < 1, "between 0 and 1")
         _check("ema_decay", self.ema_decay, 0 <= self.ema_decay < 1, "at least 0 and less than 1")

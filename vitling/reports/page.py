@@ -13,6 +13,7 @@ from importlib import resources
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import ArrayLike
 from PIL import Image
 
 import vitling
@@ -143,7 +144,7 @@ def write_page(page: Page, path: str | Path) -> Path:
     return Path(path)
 
 
-def as_picture(pixels, label: str = "", width: int = 96) -> Picture:
+def as_picture(pixels: ArrayLike, label: str = "", width: int = 96) -> Picture:
     """A (C, H, W) uint8 tensor as a picture; two channels show the first, more than three the first three."""
     pixels = np.asarray(pixels)
     pixels = pixels[0] if len(pixels) < 3 else pixels[:3].transpose(1, 2, 0)

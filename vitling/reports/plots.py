@@ -7,15 +7,20 @@ Series colours were chosen for contrast against both. Text stays text: class nam
 import io
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
+from typing import Any
 
 import matplotlib as mpl
 import matplotlib.ticker
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+from matplotlib.rcsetup import cycler
 from matplotlib.ticker import LogFormatter, MaxNLocator
+from numpy.typing import ArrayLike
 
 SERIES = ("#3987e5", "#d95926", "#199e70", "#c98500", "#9085e9", "#d55181", "#6b8e23", "#00a3a3")
 FEW_CURVES = 5  # whose legend fits beside them
@@ -23,7 +28,7 @@ INK = "#010203"  # stands for currentColor
 MAP = "magma"
 LABELLED = 24  # more rows or columns than this are numbered, not named
 WIDTH, HEIGHT = 5.2, 3.3  # inches
-STYLE = {
+STYLE: dict[Any, Any] = {  # Any: matplotlib's own type for the names of its settings is newer than what we support
     "svg.fonttype": "none",
     "text.parse_math": False,  # a class may be called $5
     "font.family": "sans-serif",
@@ -31,7 +36,7 @@ STYLE = {
     "axes.unicode_minus": False,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.prop_cycle": mpl.cycler(color=SERIES),
+    "axes.prop_cycle": cycler(color=SERIES),
     "lines.linewidth": 1.6,
     "legend.frameon": False,
     "legend.fontsize": 8,
@@ -56,10 +61,10 @@ def lines(
 ) -> str:
     """Curves over common positions; `unit` fixes the axis to 0..1, `dashed` are named levels to compare with."""
 
-    def draw(ax) -> None:
+    def draw(ax: Axes) -> None:
         for name, values in series.items():
-            values = [np.nan if value is None else value for value in values]
-            ax.plot(xs[: len(values)], values, label=name, marker="o", markersize=3 if len(values) <= 30 else 0)
+            known = [np.nan if value is None else value for value in values]
+            ax.plot(xs[: len(values)], known, label=name, marker="o", markersize=3 if len(values) <= 30 else 0)
         if all(isinstance(at, int) for at in xs):  # there is no epoch 1.5
             ax.xaxis.set_major_locator(MaxNLocator(integer=True))
         _levels(ax, dashed)
@@ -77,12 +82,12 @@ def layer_lines(
 ) -> str:
     """Curves over depth, one point per layer. Networks of different depths share the axis from the first layer to the last."""
 
-    def draw(ax) -> None:
+    def draw(ax: Axes) -> None:
         deepest = max(map(len, series.values()))
         for name, values in series.items():
-            values = [np.nan if value is None else value for value in values]
+            known = [np.nan if value is None else value for value in values]
             at = np.linspace(1, deepest, len(values)) if len(values) > 1 else [1]
-            ax.plot(at, values, label=name, marker="o", markersize=3.5)
+            ax.plot(at, known, label=name, marker="o", markersize=3.5)
         _levels(ax, dashed)
         ax.set_xticks(_some(range(1, deepest + 1), 12))
         same = len({len(values) for values in series.values()}) == 1
@@ -102,7 +107,7 @@ def head_values(
 ) -> str:
     """One dot per head and layer, and the mean of each layer as a line."""
 
-    def draw(ax) -> None:
+    def draw(ax: Axes) -> None:
         deepest = max(map(len, series.values()))
         for colour, (name, layers) in zip(_colours(len(series)), series.items(), strict=True):
             at = np.linspace(1, deepest, len(layers)) if len(layers) > 1 else [1]
@@ -117,10 +122,10 @@ def head_values(
     return _draw(draw)
 
 
-def best_match(match, *, rows: str, columns: str) -> str:
+def best_match(match: Any, *, rows: str, columns: str) -> str:
     """Which depth of the other network each layer resembles most, and how much."""
 
-    def draw(ax) -> None:
+    def draw(ax: Axes) -> None:
         depth = np.linspace(0, 1, len(match.peak))
         ax.plot([0, 1], [0, 1], color=INK, alpha=0.3, linewidth=1, linestyle="--", label="same depth")
         ax.plot(depth, match.soft_depth, color=SERIES[1], label="mean depth, weighted by CKA")
@@ -135,7 +140,7 @@ def best_match(match, *, rows: str, columns: str) -> str:
 def gradient_norms(records: Sequence[dict]) -> str:
     """Gradient norm of every layer (colour: depth) over the steps, on a logarithmic axis."""
 
-    def draw(ax) -> None:
+    def draw(ax: Axes) -> None:
         layers = list(records[-1]["norms"])
         colours = mpl.colormaps["viridis"](np.linspace(0.1, 0.9, len(layers)))
         named = set(_some(layers, 6))
@@ -169,7 +174,7 @@ def bands(
 ) -> str:
     """Curves with a band around each: positions, values, lower and upper bounds. More curves than colours are dashed."""
 
-    def draw(ax) -> None:
+    def draw(ax: Axes) -> None:
         for number, (name, (at, values, low, high)) in enumerate(series.items()):
             colour, style = SERIES[number % len(SERIES)], ("-", "--", ":", "-.")[number // len(SERIES) % 4]
             ax.plot(at, values, style, color=colour, label=_short(name, 40), marker="o" if dots else None, markersize=4)
@@ -181,7 +186,7 @@ def bands(
             ax.minorticks_off()
         _finish(ax, x, y, legend=len(series) > 1 and not many)
         if many:  # below: inside, it would hide the curves
-            ax.get_figure().legend(loc="outside lower center", ncol=2)
+            ax.figure.legend(loc="outside lower center", ncol=2)
 
     many = len(series) > FEW_CURVES
     return _draw(draw, height=HEIGHT + 0.1 * len(series) * many)
@@ -190,7 +195,7 @@ def bands(
 def intervals(rows: Sequence[tuple[str, float, float]], *, x: str, zero: bool = False) -> str:
     """A value with its interval per name, from top to bottom; `zero` draws the line of no difference."""
 
-    def draw(ax) -> None:
+    def draw(ax: Axes) -> None:
         places = np.arange(len(rows))[::-1]
         values, halves = np.array([row[1:] for row in rows], dtype=float).T
         if zero:
@@ -208,7 +213,7 @@ def sizes(
 ) -> str:
     """Networks by size and accuracy, with their names; hollow dots mark those flagged False. Series but the loose are joined."""
 
-    def draw(ax) -> None:
+    def draw(ax: Axes) -> None:
         for number, (name, points) in enumerate(series.items()):
             colour = SERIES[number % len(SERIES)]
             at, values = [point[0] for point in points], [point[1] for point in points]
@@ -237,10 +242,12 @@ def sizes(
 # Matrices
 
 
-def cka_heat_map(matrix, rows: Sequence[str], columns: Sequence[str], *, row_title: str, column_title: str) -> str:
+def cka_heat_map(
+    matrix: ArrayLike, rows: Sequence[str], columns: Sequence[str], *, row_title: str, column_title: str
+) -> str:
     """CKA of every pair of layers; depth grows upwards and to the right, as in the paper. Undefined pairs stay empty."""
 
-    def draw(ax) -> None:
+    def draw(ax: Axes) -> None:
         image = ax.imshow(np.asarray(matrix), cmap=MAP, vmin=0, vmax=1, origin="lower", aspect="auto")
         _name_axis(ax.set_xticks, columns, rotate=True)
         _name_axis(ax.set_yticks, rows)
@@ -253,7 +260,7 @@ def cka_heat_map(matrix, rows: Sequence[str], columns: Sequence[str], *, row_tit
 def confusion(counts: np.ndarray, class_names: Sequence[str]) -> str:
     """Shares of each true class; numbers are written in where there is room."""
 
-    def draw(ax) -> None:
+    def draw(ax: Axes) -> None:
         totals = counts.sum(axis=1, keepdims=True)
         shares = counts / np.maximum(totals, 1)
         image = ax.imshow(shares, cmap=MAP, vmin=0, vmax=1)
@@ -274,10 +281,10 @@ def confusion(counts: np.ndarray, class_names: Sequence[str]) -> str:
 # Predictions
 
 
-def reliability(curve) -> str:
+def reliability(curve: Any) -> str:
     """Accuracy against confidence: bars below the diagonal are overconfident. The dots' size is the number of images."""
 
-    def draw(ax) -> None:
+    def draw(ax: Axes) -> None:
         bins = len(curve.counts)
         centres = (np.arange(bins) + 0.5) / bins
         used = np.asarray(curve.counts) > 0
@@ -298,7 +305,7 @@ def class_accuracy(per_class: Sequence[dict], *, shown: int = 20) -> str:
     """Accuracy per class with its interval, the worst classes first."""
     rows = sorted((row for row in per_class if row["images"]), key=lambda row: row["accuracy"])[:shown]
 
-    def draw(ax) -> None:
+    def draw(ax: Axes) -> None:
         places = np.arange(len(rows))[::-1]
         values = np.array([row["accuracy"] for row in rows])
         low, high = np.array([row["interval"] for row in rows]).T
@@ -315,7 +322,7 @@ def class_accuracy(per_class: Sequence[dict], *, shown: int = 20) -> str:
 # Drawing
 
 
-def _draw(draw, *, height: float = HEIGHT) -> str:
+def _draw(draw: Callable[[Axes], None], *, height: float = HEIGHT) -> str:
     """An SVG for a page: ids that no other chart has, text in the page's colour, no size but its proportions."""
     with mpl.rc_context(STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # measured with a font that lacks it; the browser has others
@@ -337,7 +344,7 @@ def _draw(draw, *, height: float = HEIGHT) -> str:
     return re.sub(r'(\bid="|url\(#|href="#)', rf"\1{prefix}", svg)
 
 
-def _finish(ax, x: str, y: str, *, unit: bool = False, legend: bool = False) -> None:
+def _finish(ax: Axes, x: str, y: str, *, unit: bool = False, legend: bool = False) -> None:
     if unit:
         ax.set_ylim(-0.02, 1.02)
     ax.set_xlabel(x)
@@ -348,24 +355,24 @@ def _finish(ax, x: str, y: str, *, unit: bool = False, legend: bool = False) -> 
         ax.legend()
 
 
-def _frame(ax, x: str, y: str) -> None:
+def _frame(ax: Axes, x: str, y: str) -> None:
     ax.set_xlabel(x)
     ax.set_ylabel(y)
     ax.spines[:].set_visible(False)
 
 
-def _bar(ax, image, label: str) -> None:
+def _bar(ax: Axes, image: AxesImage, label: str) -> None:
     bar = ax.figure.colorbar(image, ax=ax, fraction=0.05, pad=0.02)
     bar.outline.set_visible(False)
     bar.set_label(label)
 
 
-def _levels(ax, dashed: Mapping[str, float] | None) -> None:
+def _levels(ax: Axes, dashed: Mapping[str, float] | None) -> None:
     for (name, level), style in zip((dashed or {}).items(), ("--", ":", "-."), strict=False):
         ax.axhline(level, color=INK, alpha=0.5, linewidth=1, linestyle=style, label=name)
 
 
-def _name_axis(set_ticks, names: Sequence[str], *, rotate: bool = False) -> None:
+def _name_axis(set_ticks: Callable, names: Sequence[str], *, rotate: bool = False) -> None:
     if len(names) <= LABELLED:
         set_ticks(
             range(len(names)), [_short(name) for name in names], fontsize=7, **(dict(rotation=90) if rotate else {})

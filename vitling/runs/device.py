@@ -12,13 +12,13 @@ def default_device() -> torch.device:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait for what the device was asked to compute: only then a clock says something."""
+    """Wait for the device: only then is a measured time meaningful."""
     if device.type != "cpu":
         torch.accelerator.synchronize()
 
 
 def device_name(device: torch.device) -> str:
-    """What the device is called: a GPU by its model where torch tells, a CPU by its maker or its kind."""
+    """What the device is called: a GPU by its model where torch knows it, a CPU by its maker or its kind."""
     if device.type != "cpu" and hasattr(module := torch.get_device_module(device), "get_device_name"):
         return module.get_device_name()
     processor = platform.processor() or platform.machine()

@@ -36,7 +36,7 @@ def _fetch(name: str, revision: str, file: str) -> Path | None:
 
 
 def check_name(name: str, what: str) -> None:
-    """Refuse what is no OWNER/NAME; `what` is the setting that names it."""
+    """Refuse what is not OWNER/NAME; `what` is the setting that names it."""
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id
 
@@ -47,6 +47,6 @@ def check_name(name: str, what: str) -> None:
         allowed = False
     if not allowed:
         raise UserError(
-            f"{what} {name!r} is no name of the hub; write OWNER/NAME in letters, digits, '-', '_' and '.', "
+            f"{what} {name!r} is not a hub name; write OWNER/NAME in letters, digits, '-', '_' and '.', "
             "such as alice/flowers-dhvt."
         )

@@ -1,4 +1,4 @@
-"""What a saved model says of itself, so that it can predict without the run it came from."""
+"""A saved model's metadata, so that it can predict without the run it came from."""
 
 import json
 from collections.abc import Mapping
@@ -35,12 +35,12 @@ class ModelMetadata:
 
     @classmethod
     def from_dict(cls, entries: Mapping, source: str) -> "ModelMetadata":
-        """Read it back; a file may come from anywhere, so what is missing or makes no sense is named."""
+        """Read it back; a file may come from anywhere, so what is missing or invalid is named."""
         needed = [field.name for field in fields(cls)]
         if missing := [name for name in needed if name not in entries]:
             raise UserError(
-                f"{source} was not exported by vitling: it does not say {', '.join(missing)}; "
-                "make one that does with `vitling export RUN`."
+                f"{source} was not exported by vitling: its metadata lacks {', '.join(missing)}; "
+                "make one with `vitling export RUN`."
             )
         try:
             preprocessing = Preprocessing.from_dict(entries["preprocessing"])
@@ -49,7 +49,7 @@ class ModelMetadata:
         except (TypeError, AttributeError, ValueError):
             sensible = False
         if not sensible:
-            raise UserError(f"what {source} says of its own input and classes makes no sense; export it again.")
+            raise UserError(f"the metadata of {source} (input, classes) is invalid; export it again.")
         return metadata
 
     def _is_sensible(self) -> bool:

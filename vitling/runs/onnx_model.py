@@ -24,12 +24,12 @@ class OnnxModel:
             self.session = runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime has an exception of its own for every status
             reason = (str(error).splitlines() or [type(error).__name__])[0].rpartition(" : ")[2][:160].rstrip(".")
-            raise UserError(f"{name} is no ONNX file that onnxruntime can open ({reason}).") from None
+            raise UserError(f"{name} is not an ONNX file that onnxruntime can open ({reason}).") from None
         self.metadata = ModelMetadata.from_strings(self.session.get_modelmeta().custom_metadata_map, name)
         has = {port.name: port.shape[1:] for port in (*self.session.get_inputs(), *self.session.get_outputs())}
         seen, classes = self.metadata.preprocessing, len(self.metadata.class_names)
         if has.get("image") != [seen.channels, *seen.size] or has.get("logits") != [classes]:
-            raise UserError(f"{name} is not what its metadata says: its inputs and outputs are {has}; export it again.")
+            raise UserError(f"{name} does not match its metadata: its inputs and outputs are {has}; export it again.")
 
     def __call__(self, pixels: Tensor) -> Tensor:
         """Logits of uint8 pixels (B, C, H, W), whichever input the file takes."""

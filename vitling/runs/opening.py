@@ -37,8 +37,8 @@ class OpenedModel:
     name: str
     network: nn.Module | OnnxModel  # a module is in eval mode, on its device
     preprocessing: Preprocessing
-    class_names: list[str] | None = None  # None where the model does not say
-    run: Run | None = None  # None where it is no run
+    class_names: list[str] | None = None  # None where the model does not name them
+    run: Run | None = None  # None where it is not a run
     metadata: ModelMetadata | None = None  # None where it was not saved by vitling
 
     @property
@@ -123,7 +123,7 @@ def find_kind(source: Source) -> tuple[str, Any]:  # a module, a Run, a Path or 
         return ("run", Run(path)) if (path / "run.json").exists() else ("folder", path)
     if path.is_file():
         if path.suffix != ".onnx" and path.suffix not in WEIGHTS_SUFFIXES:
-            raise UserError(f"{text} is no model; files end in .onnx, {', '.join(WEIGHTS_SUFFIXES)}.")
+            raise UserError(f"{text} is not a model; files end in .onnx, {', '.join(WEIGHTS_SUFFIXES)}.")
         return ("onnx" if path.suffix == ".onnx" else "weights"), path
     if text.startswith("timm/"):
         return "hub", hub.PREFIX + text
@@ -146,7 +146,7 @@ def find_weights(source: str | Path) -> Path | dict[str, Tensor]:
 
 
 def published_classes(source: Source) -> int | None:
-    """How many classes the published weights of a timm name tell apart: known without a download. None of other sources."""
+    """How many classes the published weights of a timm name have: known without a download. None of other sources."""
     kind, place = find_kind(source)
     return _published_config(place).num_classes if kind == "timm" else None
 
@@ -215,7 +215,7 @@ def _fill(path: Path, architecture: str | None, model_args: Mapping[str, Any] | 
     """A network of that architecture with all of its weights from the file."""
     if architecture is None:
         raise UserError(
-            f"the weights in {path} do not say of which model they are; give architecture, a name of timm, and model_args."
+            f"the weights in {path} do not name their model; give architecture, a name of timm, and model_args."
         )
     if not timm.is_model(architecture):
         raise UserError(

@@ -20,9 +20,9 @@ def read_config(folder: Path, source: str) -> dict:
     try:
         config = json.loads((folder / "config.json").read_text())
     except (OSError, ValueError):
-        raise UserError(f"config.json of {source} is no JSON; export or download it again.") from None
+        raise UserError(f"config.json of {source} is not valid JSON; export or download it again.") from None
     if not isinstance(config, dict) or not isinstance(config.get("architecture"), str):
-        raise UserError(f"config.json of {source} names no architecture of timm, so it cannot be built.")
+        raise UserError(f"config.json of {source} does not name a timm architecture, so it cannot be built.")
     return config
 
 

@@ -1,4 +1,4 @@
-"""The demo: a plain ViT and a DHVT with its agent learn handwritten digits. Which is better, is that certain, and why?"""
+"""The demo: a plain ViT and a DHVT with its agent learn handwritten digits. Which is better, is the difference significant, and why?"""
 
 import json
 from dataclasses import dataclass

@@ -34,9 +34,9 @@ def result_section(study: Study, rows: list[Row]) -> Section:
     if compared:
         values = [(_row_name(study, row), row.difference, row.difference_ci95) for row in compared]
         svg = plots.intervals(values, x=f"points more than {study.names[0]}", zero=True)
-        caption = "Paired difference and its 95 % interval. An interval that holds 0 shows no difference at this number of seeds."
+        caption = "Paired difference and its 95 % interval. An interval that contains 0 shows no difference at this number of seeds."
         parts.append(Chart(svg, caption))
-    return Section("Result", parts, "Which recipe is better, and is that certain?")
+    return Section("Result", parts, "Which recipe is better, and is the difference significant?")
 
 
 def data_efficiency(study: Study, rows: list[Row]) -> Section:
@@ -73,7 +73,7 @@ def learning_curves(study: Study, fraction: float) -> Section:
     ]
     part = f"{fraction:g} of the data" if fraction < 1 else "all of the data"
     title = f"Learning curves, {part}" if len(study.fractions) > 1 else "Learning curves"
-    return Section(title, parts, "Who learns fast, and who is still learning?")
+    return Section(title, parts, "Which recipe learns fast, and which is still learning?")
 
 
 def repeat_section(study: Study) -> Section:

@@ -1,4 +1,4 @@
-"""A study's folder: the plan, the runs, and the table of what came out.
+"""A study's folder: the plan, the runs, and the table of results.
 
 study.json                      the plan, how fast each recipe trains here (with a budget), scores and failures
 runs/NAME/fraction-F/seed-S     a run directory each; finished ones are found again and not repeated
@@ -55,7 +55,7 @@ class Row:
 
 
 class Study:
-    """A study's folder: what was planned, what has come out so far."""
+    """A study's folder: the plan and the results so far."""
 
     def __init__(self, folder: str | Path):
         self.folder = Path(folder)

@@ -40,7 +40,7 @@ def study(
 ) -> Study:
     """Train every recipe with every seed on every fraction of the data, then write the table and the page.
 
-    The same call again goes on where it stopped. `split="val"` compares best validation accuracies, for making choices;
+    The same call again resumes it. `split="val"` compares best validation accuracies, for making choices;
     `"test"` looks at the test split, once per run. `budget_seconds` is wall time per run, equal for all recipes.
     """
     seeds = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
@@ -157,7 +157,7 @@ def _check_plan(recipes: dict[str, Recipe], seeds, fractions, split: str, jobs: 
         raise UserError(f"unknown split '{split}'; a study compares test or val. {did_you_mean(split, SPLITS)}")
     for what, values in (("seeds", seeds), ("fractions", list(fractions))):
         if not values or len(set(values)) < len(values):
-            raise UserError(f"{what}={','.join(map(str, values)) or 'none'} must be one or more, each once.")
+            raise UserError(f"{what}={','.join(map(str, values)) or 'none'} must be one or more distinct values.")
     for fraction in fractions:
         if not 0 < fraction <= 1:
             raise UserError(f"the fraction {fraction:g} is out of range; it must be more than 0 and at most 1.")
@@ -169,11 +169,11 @@ def _check_plan(recipes: dict[str, Recipe], seeds, fractions, split: str, jobs: 
     for name in recipes:
         other = folders.setdefault(slug(name).lower(), name)
         if other != name:
-            raise UserError(f"the names '{other}' and '{name}' are one as folders; rename one of them.")
+            raise UserError(f"the names '{other}' and '{name}' map to the same folder; rename one of them.")
 
 
 def _check_data(recipes: dict[str, Recipe], split: str, settings: Settings) -> None:
-    """Open each dataset: what cannot be read, or has no test split, is said before hours are spent."""
+    """Open each dataset: what cannot be read, or has no test split, is reported before hours are spent."""
     for recipe in {(recipe.data, recipe.channels): recipe for recipe in recipes.values()}.values():
         dataset = open_recipe_data(recipe, settings.reading)
         if split == "test" and "test" not in dataset.splits:

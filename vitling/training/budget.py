@@ -60,7 +60,7 @@ def fit_to_budget(recipe: Recipe, speed: Speed, seconds: float, fraction: float 
     epochs = min(int(left / speed.epoch_seconds(fraction)), MOST_EPOCHS)
     if epochs < 1:
         raise UserError(
-            f"an epoch of {recipe.model} takes about {speed.epoch_seconds(fraction):.1f} s here, and getting ready leaves "
+            f"an epoch of {recipe.model} takes about {speed.epoch_seconds(fraction):.1f} s here, and setup leaves "
             f"{max(left, 0):.1f} s of the budget of {seconds:g} s; raise the budget, lower fraction= or choose a smaller model."
         )
     recipe = scale_epochs(recipe, epochs)

@@ -49,8 +49,8 @@ def train(
 ) -> Run:
     """Train a recipe into a run directory; into the same directory again, resume it.
 
-    `dataset` is the recipe's data where it has been opened already, as by `vitling.plan`. What the best weights say of the validation
-    images is handed on in the run that is returned.
+    `dataset` is the recipe's data where it has been opened already, as by `vitling.plan`. The best weights' predictions on the
+    validation images are passed on in the run that is returned.
     """
     settings, callback = settings or Settings(), callback or Callback()
     with callers_state_kept():
@@ -283,7 +283,7 @@ class Loop:
         return (self.state.step + 1) % (self.setup.steps_per_epoch * self.setup.recipe.validate_every) == 0
 
     def _log_gradients(self) -> None:
-        """Write down one step's gradient norms per layer, as the optimiser sees them: too cheap to be an option."""
+        """Log one step's gradient norms per layer, as the optimiser sees them: too cheap to be an option."""
         if self.accelerator.is_main_process:
             norms = layer_gradient_norms(self.setup.model)
             self.run.append("gradients.jsonl", {"step": self.state.step + 1, "norms": norms})
@@ -355,7 +355,7 @@ class Loop:
         return validate(network, data.val, data.preprocessing, self.accelerator, keep=keep)
 
     def _hand_on(self) -> None:
-        """Give the run what its best weights say of the validation images, unless an earlier process found those weights."""
+        """Give the run its best weights' predictions on the validation images, unless an earlier process found those weights."""
         data = self.setup.data
         if self.best_logits is not None:
             self.run.validation = Predictions(self.best_logits, data.val, data.preprocessing)

@@ -1,4 +1,4 @@
-"""What a few steps tell before a run begins: whether these settings can train, on how many threads, and how fast."""
+"""What a few steps measure before a run begins: whether these settings can train, on how many threads, and how fast."""
 
 import copy
 import math

@@ -11,7 +11,9 @@ from vitling.cli.options import Quiet
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Where the runs go. The same one again goes on.")] = Path("vitling-demo"),
+    out: Annotated[Path, typer.Option(help="Where the runs go. The same one again resumes them.")] = Path(
+        "vitling-demo"
+    ),
     open_page: Annotated[
         bool | None,
         typer.Option("--open/--no-open", help="Open the page in a browser; default: where there is a screen."),

@@ -36,7 +36,7 @@ def diagnose(
     vitling.register_models()
 
     from vitling.diagnose.diagnosis import diagnose as measure
-    from vitling.diagnose.diagnosis import write_diagnosis
+    from vitling.diagnose.files import write_diagnosis
 
     with terminal.show_progress(quiet or as_json) as callback:
         reading = reading_options(data_root, None, None)

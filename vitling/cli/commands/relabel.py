@@ -21,7 +21,7 @@ def relabel(
         ),
     ],
     data: Data,
-    out: Annotated[Path | None, typer.Option(help="Folder for the maps; the same one again goes on.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the maps; the same one again resumes.")] = None,
     size: Annotated[str | None, typer.Option(help="Image size that the annotator sees, such as 64 or 64x96.")] = None,
     fit: Annotated[
         str | None,
@@ -50,7 +50,7 @@ def relabel(
         which=weights, size=terminal.parse_size(size), fit=fit, top_k=top_k, raw_scores=raw_scores
     )
     reading, bad = reading_options(data_root, None, None), "skip" if skip_bad_images else "error"
-    with terminal.show_progress(quiet) as callback:
+    with terminal.show_progress(quiet, print_line=print) as callback:
         common: dict[str, Any] = dict(on_bad_image=bad, reading=reading, callback=callback)
         maps = vitling.relabel(annotator, data, out, **options, **common)
         if authors:

@@ -43,7 +43,7 @@ def study(
     seeds: Seeds = "3",
     fractions: Annotated[str, typer.Option(help="Parts of the training images, such as 0.1,0.5,1.")] = "1",
     budget: EqualTime = None,
-    out: Annotated[Path, typer.Option(help="The study's folder. The same one again goes on.")] = Path("study"),
+    out: Annotated[Path, typer.Option(help="The study's folder. The same one again resumes it.")] = Path("study"),
     split: Annotated[
         str,
         typer.Option(

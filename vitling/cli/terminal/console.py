@@ -14,13 +14,13 @@ from rich.table import Table
 console = Console(highlight=False, emoji=False)  # a class may be called ":ok:"
 
 
-def say(text: str, **style: Any) -> None:
-    """A line as it is: users' names are no markup, and a long path stays whole, to be copied."""
+def print_line(text: str, **style: Any) -> None:
+    """A line as it is: users' names are not markup, and a long path stays whole, to be copied."""
     console.print(text, soft_wrap=True, markup=False, **style)
 
 
 def heading(text: str) -> None:
-    say(text, style="bold")
+    print_line(text, style="bold")
 
 
 def entry(what: str, *texts: str) -> None:
@@ -45,12 +45,12 @@ def print_whole(head: list[str], cells: list[list[str]]) -> None:
 
 
 def note(text: str) -> None:
-    """Something to know that is no error, on standard error, so that it never mixes with data."""
+    """A note that is not an error, on standard error, so that it never mixes with data."""
     print(f"note: {text}", file=sys.stderr)
 
 
 def open_page(page: Path, wanted: bool | None) -> None:
-    """Open a page in the browser if that is wanted; if nothing was said, where somebody sits at a screen."""
+    """Open a page in the browser if that is wanted; by default, where there is a screen."""
     screen = sys.platform in ("darwin", "win32") or bool({"DISPLAY", "WAYLAND_DISPLAY"} & set(os.environ))
     if wanted or (wanted is None and screen and console.is_terminal and "CI" not in os.environ):
         webbrowser.open(page.resolve().as_uri())

@@ -1,8 +1,8 @@
-"""The demo's story: the data first, then who won, whether that is certain, and why."""
+"""The demo's story: the data first, then which is better, whether the difference is significant, and why."""
 
 from typing import TYPE_CHECKING
 
-from vitling.cli.terminal.console import entry, heading, print_whole, say
+from vitling.cli.terminal.console import entry, heading, print_line, print_whole
 from vitling.cli.terminal.plan import count_rows
 from vitling.cli.terminal.words import duration, percent
 
@@ -26,7 +26,7 @@ def show_demo_plan(plan: "Plan", quiet: bool = False) -> None:
 
 
 def show_story(story: "Story") -> None:
-    """The end of the demo: who is better, whether that is certain, why, and what to try next."""
+    """The end of the demo: which is better, whether the difference is significant, why, and what to try next."""
     first, second, comparison = story.first, story.second, story.comparison
     heading(f"\n3. Compare them on {first.evaluation.images} digits that neither has seen")
     head = ["model", "test accuracy", "95 % interval", "parameters", "epochs", "time"]
@@ -40,17 +40,17 @@ def show_story(story: "Story") -> None:
     print_whole(head, cells)
     better, worse = (first, second) if comparison.only_first > comparison.only_second else (second, first)
     counts = sorted((comparison.only_first, comparison.only_second), reverse=True)
-    certain = (
-        f"so {better.name} is better, and that is no luck"
-        if comparison.certain
-        else "so which is better cannot be told from so few images"
+    conclusion = (
+        f"so {better.name} is better, and the difference is significant"
+        if comparison.significant
+        else "so the difference is not significant on so few images"
     )
     lines = [
-        f"Only {better.name} is right on {counts[0]} digits, only {worse.name} on {counts[1]}: {certain} "
+        f"Only {better.name} is correct on {counts[0]} digits, only {worse.name} on {counts[1]}: {conclusion} "
         f"(p = {comparison.p_value:.2g}, McNemar's exact test).",
         "That holds for these two models; another seed makes others, and `vitling study` compares over several.",
     ]
-    say("\n".join(lines))
+    print_line("\n".join(lines))
     heading("\n4. Say why    (vitling diagnose)")
     best = better.run.path
     lines = [f"{contender.name}: {contender.verdict}" for contender in (first, second)]
@@ -63,4 +63,4 @@ def show_story(story: "Story") -> None:
         "  vitling plan path/to/your/images     one subfolder per class; then vitling train, the same way",
         "  vitling list recipes",
     ]
-    say("\n".join(lines))
+    print_line("\n".join(lines))

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vitling.cli.terminal.console import console, entry, say
+from vitling.cli.terminal.console import console, entry, print_line
 from vitling.cli.terminal.words import duration
 
 if TYPE_CHECKING:
@@ -36,12 +36,12 @@ def show_plan(plan: "Plan", data: str, settings: list[str], saved: Path | None) 
     entry("expect", f"{100 * band.low:.0f} to {100 * band.high:.0f} % accuracy", band.reason)
     console.print()
     for line in [f"warning: {line}" for line in plan.warnings] + ([f"note: {plan.hint}"] if plan.hint else []):
-        say(line)
+        print_line(line)
     if saved:
-        say(f"next: vitling train {data} --recipe {saved}")
+        print_line(f"next: vitling train {data} --recipe {saved}")
     else:
-        say(f"next: vitling train {' '.join([data, *settings])}    (does this)")
-        say(f"      vitling plan {data} --save recipe.yaml    (to change it first)")
+        print_line(f"next: vitling train {' '.join([data, *settings])}    (does this)")
+        print_line(f"      vitling plan {data} --save recipe.yaml    (to change it first)")
 
 
 def count_rows(survey: "Survey") -> list[tuple[str, str]]:

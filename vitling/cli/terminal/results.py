@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 from rich.table import Table
 
-from vitling.cli.terminal.console import console, say
+from vitling.cli.terminal.console import console, print_line
 from vitling.cli.terminal.words import percent
 
 if TYPE_CHECKING:
@@ -57,8 +57,8 @@ def show_evaluation(result: "Evaluation", run: Path) -> None:
             confusion.add_row(escape(name), *(str(n) if n else "." for n in counts))
         console.print(confusion)
     for note in result.notes:
-        say(f"note: {note}")
-    say(f"all numbers: {run / result.file_name}")
+        print_line(f"note: {note}")
+    print_line(f"all numbers: {run / result.file_name}")
 
 
 def show_verdict(results: "list[Diagnosis]", page: Path) -> None:
@@ -66,15 +66,15 @@ def show_verdict(results: "list[Diagnosis]", page: Path) -> None:
 
     colours = {"problem": "red", "watch": "yellow", "ok": "green"}
     for diagnosis in results:
-        say(f"{diagnosis.name}: {headline(diagnosis)}", style="bold")
+        print_line(f"{diagnosis.name}: {headline(diagnosis)}", style="bold")
         for finding in diagnosis.findings:
             if finding.state != "ok":
                 console.print(f"  [{colours[finding.state]}]{finding.state:<7}[/]", end="  ")
-                say(f"{finding.sentence} {finding.reference}")
-                say(f"           -> {finding.advice}")
+                print_line(f"{finding.sentence} {finding.reference}")
+                print_line(f"           -> {finding.advice}")
         for note in diagnosis.notes:
-            say(f"  note: {note}")
-    say(f"page: {page}    (numbers beside it: .json, .npz)")
+            print_line(f"  note: {note}")
+    print_line(f"page: {page}    (numbers beside it: .json, .npz)")
 
 
 def show_predictions(predictions: "list[Prediction]", form: str) -> None:
@@ -96,7 +96,7 @@ def show_predictions(predictions: "list[Prediction]", form: str) -> None:
             table.add_row(escape(p.path), escape(p.classes[0]), percent(p.probabilities[0]), escape(then))
         console.print(table)
         if folders := {str(Path(p.attention).parent) for p in seen if p.attention}:
-            say(f"where it looked: {', '.join(folders)}")
+            print_line(f"where it looked: {', '.join(folders)}")
     for p in predictions:
         if p.skipped is not None:
             print(f"skipped {p.path}: {p.skipped}", file=sys.stderr)
@@ -117,10 +117,10 @@ def show_exported(exported: "Exported") -> None:
     lines += [f"note: {text}" for text in exported.notes]
     lines += [f"pushed: {exported.url}"] if exported.url else []
     lines.append(f"next: vitling predict {exported.path} IMAGE...")
-    say("\n".join(lines))
+    print_line("\n".join(lines))
 
 
 def show_address(address: str, notes: list[str]) -> None:
     for note in notes:
-        say(f"note: {note}")
-    say(f"open {address} in a browser and drop an image on it; Ctrl-C ends it")
+        print_line(f"note: {note}")
+    print_line(f"open {address} in a browser and drop an image on it; Ctrl-C ends it")

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.progress import Progress, TaskID
 
 from vitling.callbacks import Callback, StudyCallback
-from vitling.cli.terminal.console import print_whole, say
+from vitling.cli.terminal.console import print_line, print_whole
 from vitling.cli.terminal.training import Plain, calling_back
 from vitling.cli.terminal.words import duration, percent
 from vitling.errors import UserError, did_you_mean
@@ -35,7 +35,7 @@ class PlainStudy(StudyCallback):
             self.print(message)
 
     def print(self, text: str) -> None:
-        say(text)
+        print_line(text)
 
     def on_progress(self, task: str, done: int, total: int | None) -> None:
         if not self.runs:  # before the runs, which say more themselves
@@ -142,26 +142,26 @@ class LiveStudyRun(PlainStudyRun):
 
 @contextmanager
 def show_study(quiet: bool = False) -> Iterator[StudyCallback]:
-    """A callback for `study`. When interrupted it says how to go on, and the command ends with code 130."""
+    """A callback for `study`. When interrupted it says how to resume, and the command ends with code 130."""
     from vitling.training.signals import Interrupted
 
     try:
         with calling_back(quiet, silent=StudyCallback, plain=PlainStudy, live=LiveStudy) as callback:
             yield callback
     except (Interrupted, KeyboardInterrupt) as interruption:
-        print(str(interruption) or "interrupted; the same command goes on", file=sys.stderr)
+        print(str(interruption) or "interrupted; the same command resumes", file=sys.stderr)
         sys.exit(130)
 
 
 def show_study_table(study: "Study") -> None:
     print_whole(*study.table())
     for note in study.notes():
-        say(note)
-    say(f"page: {study.folder / 'study.html'}    (beside it: table.md, table.csv)")
+        print_line(note)
+    print_line(f"page: {study.folder / 'study.html'}    (beside it: table.md, table.csv)")
     if study.failures:
-        say("next: the same command tries the failed runs again")
+        print_line("next: the same command tries the failed runs again")
     elif study.split == "val":
-        say("next: the same command with --split test, once, when the choice is made")
+        print_line("next: the same command with --split test, once, when the choice is made")
 
 
 def show_papers(paper: str, as_json: bool = False) -> None:
@@ -183,11 +183,11 @@ def show_papers(paper: str, as_json: bool = False) -> None:
 
 def show_reproduction(result: "Reproduction") -> None:
     """A table with the paper's numbers and ours, or what would be trained."""
-    say(result.title, style="bold")
+    print_line(result.title, style="bold")
     print_whole(*result.table())
     for note in result.notes():
-        say(note)
+        print_line(note)
     if result.study:
-        say(f"page: {result.study.folder / 'reproduce.html'}    (beside it: reproduce.md, .json, study.html)")
+        print_line(f"page: {result.study.folder / 'reproduce.html'}    (beside it: reproduce.md, .json, study.html)")
     elif result.seconds:
-        say("next: the same command without --dry-run")
+        print_line("next: the same command without --dry-run")

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from vitling.callbacks import Callback
-from vitling.cli.terminal.console import console, note, say
+from vitling.cli.terminal.console import console, note, print_line
 from vitling.cli.terminal.words import duration, percent
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class Plain(Callback):
         self.pending: str | None = None
 
     def log(self, message: str) -> None:
-        say(message)
+        print_line(message)
 
     def on_start(self, facts: dict) -> None:
         self.epochs, self.began, self.start_epoch = facts["epochs"], time.monotonic(), facts["start_epoch"]
@@ -147,20 +147,24 @@ def show_training(quiet: bool = False) -> Iterator[Callback]:
         with calling_back(quiet, silent=Callback, plain=Plain, live=Live) as callback:
             yield callback
     except Interrupted as interruption:
-        say(str(interruption))
+        print_line(str(interruption))
 
 
-class Notes(Callback):
-    """What is worth a line, on standard error, so that it never mixes with data."""
+class Lines(Callback):
+    """What is worth a line, wherever the command prints it."""
+
+    def __init__(self, print_line: Callable[[str], None]):
+        self.print_line = print_line
 
     def log(self, message: str) -> None:
-        note(message)
+        self.print_line(message)
 
 
-class Bars(Notes):
-    """A bar for every task, on standard error."""
+class Bars(Lines):
+    """The same, and a bar for every task on standard error."""
 
-    def __init__(self, progress: Progress):
+    def __init__(self, print_line: Callable[[str], None], progress: Progress):
+        super().__init__(print_line)
         self.progress = progress
         self.bars: dict[str, TaskID] = {}
 
@@ -171,10 +175,10 @@ class Bars(Notes):
 
 
 @contextmanager
-def show_progress(quiet: bool = False) -> Iterator[Callback]:
-    """A callback that moves bars on standard error where that is a terminal."""
+def show_progress(quiet: bool = False, print_line: Callable[[str], None] = note) -> Iterator[Callback]:
+    """A callback that moves bars on standard error where that is a terminal; lines are notes there, apart from any data."""
     if quiet or not sys.stderr.isatty():
-        yield Notes()
+        yield Lines(print_line)
         return
     with Progress(console=Console(stderr=True), transient=True) as progress:
-        yield Bars(progress)
+        yield Bars(print_line, progress)

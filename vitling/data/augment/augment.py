@@ -43,7 +43,7 @@ class Geometry(NamedTuple):
     def inside(self, height: int, width: int) -> Tensor:
         """Which cells of a height x width grid show the image, (B, height, width); the others show a fill colour.
 
-        The map alone cannot tell: what a shift brings in from beyond the crop is filled, even where the image goes on.
+        The map alone is not enough: what a shift brings in from beyond the crop is filled, even where the image goes on.
         """
         B, S = self.frames.shape[:2]
         grid = F.affine_grid(self.frames.flatten(0, 1), [B * S, 1, height, width], align_corners=False)
@@ -76,7 +76,7 @@ class Augment:
     erase_mode: str = "pixel"
     interpolation: str = "random"
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         allowed = {
             "crop": ("none", "pad", "resized"),
             "erase_mode": ("pixel", "const"),
@@ -170,7 +170,8 @@ class Augment:
 
     @property
     def _size(self) -> tuple[int, int]:
-        return (self.size, self.size) if isinstance(self.size, int) else tuple(self.size)
+        height, width = (self.size, self.size) if isinstance(self.size, int) else self.size
+        return height, width
 
     @property
     def _fill(self) -> Tensor:

@@ -5,14 +5,17 @@ geometric ones, where a pixel in a few hundred differs by one grey level. Pillow
 rounding, and float32 and its float64 disagree next to a whole number.
 
 Only three channels are colours. With any other count `Color` leaves the image alone and `Contrast` pulls to the mean of
-all channels; the other operations treat every channel alike.
+all channels; the other operations treat every channel the same.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
+from typing import TypeVar
 
 import torch
 from torch import Tensor
+
+Group = TypeVar("Group", bound=Hashable)
 
 # Lookup tables: the new value of each of the 256 grey levels, (n, C or 1, 256), from images and argument (n, 1, 1).
 
@@ -238,7 +241,7 @@ def apply_ops(images: Tensor, op: Tensor, argument: Tensor, cubic: Tensor, fill:
 
     `op`, `argument` and `cubic` stay on the CPU, where grouping the images by operation costs no synchronisation.
     """
-    groups = []
+    groups: list[str | tuple[Callable, bool] | None] = []
     for name, is_cubic in zip(op.tolist(), cubic.tolist(), strict=True):
         name = OPERATIONS[name] if name >= 0 else None
         groups.append("table" if name in TABLES else (AFFINES[name], is_cubic) if name in AFFINES else name)
@@ -247,30 +250,28 @@ def apply_ops(images: Tensor, op: Tensor, argument: Tensor, cubic: Tensor, fill:
     def change(part: Tensor, group: str | tuple[Callable, bool] | None, rows: Tensor) -> Tensor:
         if group is None:
             return part
+        if isinstance(group, tuple):
+            move, is_cubic = group
+            return move(part, maps[rows], cubic=is_cubic, fill=fill)
         if group == "table":
             return look_up(part, op[rows], argument[rows])
-        if group in BLENDS:
-            return BLENDS[group](part, _factor(part, argument[rows]))
-        move, is_cubic = group
-        return move(part, maps[rows], cubic=is_cubic, fill=fill)
+        return BLENDS[group](part, _factor(part, argument[rows]))
 
     return change_groups(images, groups, change)
 
 
-def change_groups(
-    images: Tensor, groups: list[Hashable], change: Callable[[Tensor, Hashable, Tensor], Tensor]
-) -> Tensor:
+def change_groups(images: Tensor, groups: Sequence[Group], change: Callable[[Tensor, Group, Tensor], Tensor]) -> Tensor:
     """Call `change(images, group, rows)` once for all images of each group; results in the images' order.
 
     Copying the groups together and back in order is many times faster than writing each into its rows.
     """
-    rows = {group: [] for group in groups}
+    rows: dict[Group, list[int]] = {group: [] for group in groups}
     for i, group in enumerate(groups):
         rows[group].append(i)
     parts = []
     for group, mine in rows.items():
-        mine = torch.tensor(mine)
-        parts.append(change(images.index_select(0, mine.to(images.device)), group, mine))
+        index = torch.tensor(mine)
+        parts.append(change(images.index_select(0, index.to(images.device)), group, index))
     order = torch.tensor([i for mine in rows.values() for i in mine]).argsort()
     return torch.cat(parts).index_select(0, order.to(images.device))
 

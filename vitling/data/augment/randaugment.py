@@ -6,7 +6,9 @@ DHVT train with.
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Generator, Tensor
@@ -29,7 +31,7 @@ class RandAugment:
     @classmethod
     def parse(cls, config: str) -> "RandAugment":
         """Read timm's string: `rand` and, in any order, m, mstd, mmax, n, p and inc, each with its number."""
-        keys = {
+        keys: dict[str, tuple[str, Callable[[str], Any]]] = {
             "m": ("magnitude", float),
             "mstd": ("magnitude_std", float),
             "mmax": ("magnitude_max", float),
@@ -38,11 +40,11 @@ class RandAugment:
             "inc": ("increasing", lambda number: bool(int(number))),
         }
         kind, *sections = config.split("-")
-        settings = {}
+        settings: dict[str, Any] = {}
         for section in sections:
             match = re.fullmatch(r"([a-z]+)(\d+|\d*\.\d+)", section)
             if match is None or match[1] not in keys or (match[1] in ("n", "inc") and "." in match[2]):
-                kind = None
+                kind = ""
                 break
             name, read = keys[match[1]]
             settings[name] = read(match[2])

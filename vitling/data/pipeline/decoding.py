@@ -1,5 +1,7 @@
 """Many images at once: decoded into one tensor by threads, and their mean and deviation."""
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -23,21 +25,19 @@ def decode(
     task: str = "decoding",
     callback: Callback | None = None,
 ) -> Tensor:
-    """All images as one uint8 tensor, N x C x height x width. The callback is told of its progress as `task`."""
+    """All images as one uint8 tensor, N x C x height x width. The callback gets its progress as `task`."""
     if fit not in FITS:
         raise UserError(f"unknown fit '{fit}'. {did_you_mean(fit, FITS)}")
     decoded = torch.empty(len(images), channels, *size, dtype=torch.uint8)
     pixels = decoded.numpy()
-    as_stored = (
-        isinstance(images, ArrayImages)
-        and images.array.dtype == np.uint8
-        and images.array.shape[1:] == (*size, channels)
-    )
+    stored = images.array if isinstance(images, ArrayImages) else None
+    if stored is not None and (stored.dtype != np.uint8 or stored.shape[1:] != (*size, channels)):
+        stored = None  # has to be fitted
 
     def load(start: int) -> int:
         stop = min(start + CHUNK, len(images))
-        if as_stored:
-            pixels[start:stop] = images.array[images.rows[start:stop]].transpose(0, 3, 1, 2)
+        if stored is not None:
+            pixels[start:stop] = stored[images.rows[start:stop]].transpose(0, 3, 1, 2)
         else:
             for i in range(start, stop):
                 pixels[i] = load_image(images, i, size, fit, channels, max_value)
@@ -49,7 +49,9 @@ def decode(
     return decoded
 
 
-def channel_statistics(data: Tensor | Images, *, sample: int = 2048, **decoding) -> tuple[list[float], list[float]]:
+def channel_statistics(
+    data: Tensor | Images, *, sample: int = 2048, **decoding: Any
+) -> tuple[list[float], list[float]]:
     """Mean and standard deviation per channel, in 0..1.
 
     Exact for a decoded tensor. Of Images, an evenly spaced sample is decoded first (`decoding`: the arguments of

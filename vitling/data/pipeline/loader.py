@@ -6,14 +6,17 @@ resumed run sees the same images, and each of several processes takes its rows o
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, default_collate
 
+from vitling.data.augment.augment import Augment
 from vitling.data.sources.images import Images, load_image
 from vitling.errors import UserError
+from vitling.recipes import Recipe
 
 
 def step_seed(*parts: object) -> int:
@@ -43,7 +46,7 @@ class Resident:
 class Streamed:
     """A split too large for memory: read and fitted by worker processes, batch by batch."""
 
-    def __init__(self, images: Images, *, workers: int, **fit_args):
+    def __init__(self, images: Images, *, workers: int, **fit_args: Any):
         self.labels = torch.as_tensor(images.labels)
         self.plan: list[list[int]] = []
         self.loader = DataLoader(
@@ -121,7 +124,17 @@ def whole_multiple(n: int, of: int = 256) -> int:
 class TrainLoader:
     """Augmented training batches, as a list of micro-batches per optimiser step."""
 
-    def __init__(self, source, augment, *, recipe, device, rank: int = 0, world: int = 1, with_geometry: bool = False):
+    def __init__(
+        self,
+        source: Resident | Streamed,
+        augment: Augment,
+        *,
+        recipe: Recipe,
+        device: torch.device,
+        rank: int = 0,
+        world: int = 1,
+        with_geometry: bool = False,
+    ):
         self.source, self.augment, self.recipe, self.device = source, augment, recipe, device
         self.rank, self.world = rank, world
         self.with_geometry = with_geometry
@@ -167,7 +180,13 @@ class TrainLoader:
 
 
 def eval_batches(
-    source, normalize, *, batch_size: int, device, rank: int = 0, world: int = 1
+    source: Resident | Streamed,
+    normalize: Callable[[Tensor], Tensor],
+    *,
+    batch_size: int,
+    device: torch.device,
+    rank: int = 0,
+    world: int = 1,
 ) -> Iterator[dict[str, Tensor]]:
     """Every image once, in order, without augmentation; process `rank` of `world` gets every world-th batch."""
     plan = list(torch.arange(len(source)).split(batch_size))[rank::world]

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,10 +24,11 @@ class Preprocessing:
     std: tuple[float, ...]
 
     @classmethod
-    def from_dict(cls, entries: Mapping) -> "Preprocessing":
+    def from_dict(cls, entries: Mapping[str, Any]) -> "Preprocessing":
         """As JSON keeps it; runs and exports of vitling 0.1 call the largest value `white`."""
         known = {"max_value" if name == "white" else name: value for name, value in entries.items()}
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in known.items()})
+        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in known.items()}
+        return cls(**fields)
 
     def normalize(self, images: Tensor) -> Tensor:
         """uint8 (B, C, H, W) -> float32 with the training split's mean and spread."""
@@ -34,7 +36,7 @@ class Preprocessing:
         std = torch.tensor(self.std, device=images.device).view(-1, 1, 1) * 255
         return (images.float() - mean) / std
 
-    def fit_args(self) -> dict:
+    def fit_args(self) -> dict[str, Any]:
         return dict(size=self.size, fit=self.fit, channels=self.channels, max_value=self.max_value)
 
 

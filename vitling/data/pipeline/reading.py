@@ -3,6 +3,7 @@
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -51,7 +52,7 @@ def load_split(
     callback: Callback | None = None,
 ) -> Resident | Streamed:
     """Decode a split into memory where it fits the limit; else read it batch by batch."""
-    args = dict(size=size, fit=fit, channels=channels, max_value=max_value)
+    args: dict[str, Any] = dict(size=size, fit=fit, channels=channels, max_value=max_value)
     if len(images) * channels * size[0] * size[1] > reading.memory_gb * 2**30:
         return Streamed(images, workers=reading.workers, **args)
     return Resident(decode(images, task=f"reading {name}", callback=callback, **args), torch.as_tensor(images.labels))

@@ -1,6 +1,7 @@
 """From a recipe to splits that can be batched: open, carve, choose a size, decode or stream, measure mean and std."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from vitling.callbacks import Callback
 from vitling.data.pipeline.decoding import channel_statistics
@@ -40,9 +41,9 @@ def prepare_training_data(
     dataset = open_recipe_data(recipe, reading, opened=dataset)
     train, val = split_training(dataset, recipe)
     size = as_size(recipe.img_size) or natural_size(train) or model_size
-    args = dict(fit=recipe.fit, channels=dataset.channels, max_value=dataset.max_value)
+    args: dict[str, Any] = dict(fit=recipe.fit, channels=dataset.channels, max_value=dataset.max_value)
     stored = as_size(recipe.train_size) or size
-    reader = dict(reading=reading, callback=callback)
+    reader: dict[str, Any] = dict(reading=reading, callback=callback)
     train_source = load_split(train, "train", size=stored, **args, **reader)
     if (recipe.mean is None) != (recipe.std is None):
         raise UserError("mean and std belong together; give both, or neither to take them from the training images.")
@@ -53,7 +54,7 @@ def prepare_training_data(
                 raise UserError(f"{key} has {len(values)} values, but the images have {dataset.channels} channels.")
     else:
         pixels = train_source.images if isinstance(train_source, Resident) else train
-        mean, std = channel_statistics(pixels, size=stored, **args)
+        mean, std = map(tuple, channel_statistics(pixels, size=stored, **args))
     preprocessing = Preprocessing(size=size, mean=tuple(mean), std=tuple(std), **args)
     val_source = load_split(val, "val", size=size, **args, **reader)
     return TrainingData(dataset, train_source, val_source, preprocessing)

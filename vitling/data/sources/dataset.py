@@ -75,12 +75,12 @@ def open_dataset(
     if on_bad_image not in ON_BAD_IMAGE:
         raise UserError(f"unknown on_bad_image '{on_bad_image}'. {did_you_mean(on_bad_image, ON_BAD_IMAGE)}")
     if channels is not None and channels < 1:
-        raise UserError(f"channels={channels} is not possible; leave it out to learn it from the images")
+        raise UserError(f"channels={channels} is not possible; leave it out to infer it from the images")
     classes = None if class_names is None else tuple(class_names)
     request = Request(canonical_name(data), root, channels, on_bad_image, classes)
     if opened and opened.request == request:
         return opened
-    if opened and opened.request and opened.request[:2] == request[:2]:
+    if opened and opened.request and opened.found and opened.request[:2] == request[:2]:
         name, found = opened.name, opened.found
     else:
         name, found = _find(data, root, download)
@@ -155,7 +155,7 @@ def _read_path(path: Path, root: str | None) -> Found:
         if suffix in LISTS:
             return LISTS[suffix](path, root)
     except (UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"{path} is no table in UTF-8 text ({error}); save it as UTF-8") from error
+        raise UserError(f"{path} is not a table in UTF-8 text ({error}); save it as UTF-8") from error
     except OSError as error:
         raise UserError(f"{error.filename or path} cannot be read ({error.strerror or error})") from error
     kind = f"a single {suffix} file" if suffix else "a single file"
@@ -168,7 +168,7 @@ def _refuse_missing(splits: dict[str, Images]) -> None:
         (images.path(i), images.sizes[images.rows[i]])
         for images in splits.values()
         if isinstance(images, FileImages)
-        for i in np.flatnonzero(images.sizes[images.rows] <= 0)
+        for i in np.flatnonzero(images.sizes[images.rows] <= 0).tolist()
     ]
     if bad:
         path, size = bad[0]
@@ -178,7 +178,8 @@ def _refuse_missing(splits: dict[str, Images]) -> None:
 
 def _leave_out_bad(splits: dict[str, Images]) -> tuple[dict[str, Images], list[str]]:
     """Decode every image once (JPEGs at an eighth of their size) and keep those that can be."""
-    kept, skipped = {}, []
+    kept: dict[str, Images] = {}
+    skipped: list[str] = []
     for split, images in splits.items():
         if isinstance(images, ArrayImages):
             kept[split] = images
@@ -216,7 +217,7 @@ def _check_classes(data: str, names: list[str], splits: dict[str, Images]) -> No
             if differing:
                 raise UserError(
                     f"{data}: the classes differ between splits; {name_some(differing, 'class', 'classes')} of {here} "
-                    f"missing in {there}. Make them alike, or give one split and let vitling carve the others"
+                    f"missing in {there}. Give every split the same classes, or give one split and let vitling carve the others"
                 )
     if absent := [name for name, n in zip(names, counts["train"], strict=True) if n == 0]:
         raise UserError(
@@ -254,7 +255,7 @@ def _renumber(
 
 
 def _shared_images(splits: dict[str, Images]) -> list[str]:
-    """An image that is learnt from and measured on makes the measurement worthless; a list can do that unnoticed."""
+    """An image in both training and test split makes the test worthless; a list can do that unnoticed."""
     notes = []
     for first, second in itertools.combinations(splits, 2):
         if shared := sorted(set(splits[first].names) & set(splits[second].names)):

@@ -5,7 +5,7 @@ import os
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ class Found(NamedTuple):
     """What a source holds, before anything was checked: class names, splits, and what a user should know."""
 
     class_names: list[str]
-    splits: dict[str, Images]
+    splits: Mapping[str, Images]
     notes: list[str]
 
 
@@ -96,7 +96,7 @@ def _class_folders(root: Path, folder: str, notes: list[str]) -> dict[str, list[
             f"{name_some(empty, 'class folder', 'class folders')} of {where} without images; fill or remove"
         )
     if others:
-        notes.append(f"{len(others)} files in {where} are no images ({_kinds(others)}) and were left out")
+        notes.append(f"{len(others)} files in {where} are not images ({_kinds(others)}) and were left out")
     return tree
 
 
@@ -146,7 +146,7 @@ def read_list(path: Path, root: str | None) -> Found:
     return _from_rows(path, root, lambda file, split: list(_list_rows(file, split)))
 
 
-def _from_rows(path: Path, root: str | None, rows_of) -> Found:
+def _from_rows(path: Path, root: str | None, rows_of: Callable[[Path, str], list[_Row]]) -> Found:
     files = _beside(path)
     rows = [row for split, file in files.items() for row in rows_of(file, split)]
     if not rows:
@@ -189,13 +189,13 @@ def _csv_rows(path: Path, split: str) -> Iterator[_Row]:
             found = ", ".join(columns) or "none"
             raise UserError(f"{path} has no column {wanted}; its columns are: {found}. Name them in the first line")
         for row in reader:
-            values = [(row[column] or "").strip() for column in (path_column, label_column)]
-            if not all(values):
-                raise UserError(f"{path} line {reader.line_num} has no {'label' if values[0] else 'path'}; fill it in")
-            said = (row[columns["split"]] or "").strip() if "split" in columns else split
-            if said.lower() not in SPLITS:
-                raise UserError(f"{path} line {reader.line_num}: split '{said}' is none of {', '.join(SPLITS)}")
-            yield _Row(*values, SPLITS[said.lower()])
+            image, label = ((row[column] or "").strip() for column in (path_column, label_column))
+            if not image or not label:
+                raise UserError(f"{path} line {reader.line_num} has no {'label' if image else 'path'}; fill it in")
+            given = (row[columns["split"]] or "").strip() if "split" in columns else split
+            if given.lower() not in SPLITS:
+                raise UserError(f"{path} line {reader.line_num}: split '{given}' is not one of {', '.join(SPLITS)}")
+            yield _Row(image, label, SPLITS[given.lower()])
 
 
 def _list_rows(path: Path, split: str) -> Iterator[_Row]:
@@ -230,7 +230,7 @@ def _is_number(label: str) -> bool:
 def read_npz(path: Path) -> Found:
     """MedMNIST's layout: {train,val,test}_images (N, H, W[, C]), {...}_labels (N,) or (N, 1), maybe class_names."""
     arrays = _load_arrays(path)
-    splits: dict[str, Images] = {}
+    splits: dict[str, ArrayImages] = {}
     for split in ("train", "val", "test"):
         images, labels = arrays.get(f"{split}_images"), arrays.get(f"{split}_labels")
         if images is None and labels is None:
@@ -246,7 +246,7 @@ def read_npz(path: Path) -> Found:
         raise UserError(f"{path} has no train_images and train_labels; its arrays are: {found}. Rename them")
     if len({images.array.shape[-1] for images in splits.values()}) > 1:
         shapes = ", ".join(f"{split} {images.array.shape[1:]}" for split, images in splits.items())
-        raise UserError(f"{path}: the splits have different channels ({shapes}); make them alike")
+        raise UserError(f"{path}: the splits have different channels ({shapes}); give every split the same channels")
     count = max(int(images.labels.max(initial=-1)) for images in splits.values()) + 1
     names = arrays.get("class_names", np.arange(count)).astype(str).reshape(-1).tolist()
     if len(names) < count:
@@ -264,18 +264,18 @@ def _load_arrays(path: Path) -> dict[str, np.ndarray]:
     except UserError:
         raise
     except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
-        # What is no archive NumPy takes for a pickle, and advises to allow that.
-        reason = "it is no archive of arrays" if "allow_pickle" in str(error) else str(error).splitlines()[0]
+        # NumPy takes what is not an archive for a pickle, and advises to allow that.
+        reason = "it is not an archive of arrays" if "allow_pickle" in str(error) else str(error).splitlines()[0]
         raise UserError(f"{path} cannot be read as .npz ({reason}); save it with np.savez") from error
 
 
-def _load_array(path: Path, archive, name: str) -> np.ndarray:
+def _load_array(path: Path, archive: Mapping[str, np.ndarray], name: str) -> np.ndarray:
     try:
         return archive[name]
     except ValueError as error:
         if "allow_pickle" not in str(error):
             raise
-        # Unpickling runs whatever code a stranger put into the file.
+        # Unpickling runs whatever code an untrusted file holds.
         raise UserError(
             f"{path}: {name} is an array of Python objects, which is never unpickled; save numbers or "
             "text (np.array(names, dtype=str)) instead"
@@ -298,7 +298,7 @@ def _check_labels(what: str, labels: np.ndarray, count: int) -> np.ndarray:
         several = "; one label per image is needed, not several" if labels.ndim == 2 and len(labels) == count else ""
         raise UserError(f"{what} has the shape {labels.shape}; expected ({count},) or ({count}, 1){several}")
     if labels.dtype.kind not in "iu":
-        raise UserError(f"{what} is {labels.dtype}; whole numbers from 0 are expected")
+        raise UserError(f"{what} is {labels.dtype}; integers from 0 are expected")
     if labels.min(initial=0) < 0:
-        raise UserError(f"{what} holds {labels.min()}; whole numbers from 0 are expected")
+        raise UserError(f"{what} holds {labels.min()}; integers from 0 are expected")
     return labels.reshape(-1)

@@ -4,10 +4,10 @@ import copy
 import hashlib
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeGuard
 
 import numpy as np
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
@@ -47,7 +47,9 @@ class Images(ABC):
     def __init__(self, labels: Sequence[int] | np.ndarray, names: Sequence[str]):
         self.labels = np.asarray(labels, dtype=np.int64).reshape(-1)
         self.names = list(names)
-        self.rows = np.arange(len(self.labels))  # where each image lies in the source; a subset keeps some of them
+        self.rows: np.ndarray = np.arange(
+            len(self.labels)
+        )  # where each image lies in the source; a subset keeps some of them
         assert len(self.names) == len(self.labels), f"{len(self.names)} names, {len(self.labels)} labels"
 
     def __len__(self) -> int:
@@ -75,7 +77,7 @@ class Images(ABC):
 
     @abstractmethod
     def content(self) -> bytes:
-        """What tells these pixels from others, as far as it is cheap to know."""
+        """A cheap fingerprint of the pixels."""
 
     def digest(self) -> bytes:
         """A hash of names, labels and content: the same on every machine, and blind to file times."""
@@ -102,7 +104,7 @@ class ArrayImages(Images):
     def content(self) -> bytes:
         digest = hashlib.sha256(str((self.array.dtype, self.array.shape[1:])).encode())
         for row in self.rows:
-            digest.update(np.ascontiguousarray(self.array[row]))
+            digest.update(np.ascontiguousarray(self.array[row]).data)
         return digest.digest()
 
 
@@ -170,7 +172,7 @@ class HubImages(Images):
         # Hashing every image would read the whole table; labels and row count are hashed already.
         digest = hashlib.sha256()
         for i in evenly(len(self), 64):
-            digest.update(hashlib.sha256(self.read(i)).digest())
+            digest.update(hashlib.sha256(self.read(i).data).digest())
         return digest.digest()
 
 
@@ -209,7 +211,7 @@ def read_layout(source: str | BytesIO, *, name: str | None = None, alpha: bool =
             _refuse_bomb(image)
             sixteen_bit = image.mode.startswith("I")
             if _is_stack(image):
-                return Layout(image.n_frames, sixteen_bit)
+                return Layout(_page_count(image), sixteen_bit)
             if sixteen_bit:
                 return Layout(1, True)
             return Layout(4 if alpha else 1 if _is_grey(image) else 3, False)
@@ -294,7 +296,7 @@ def _file_size(path: str) -> int:
 
 
 @contextmanager
-def _naming(source: str | BytesIO, name: str | None):
+def _naming(source: str | BytesIO, name: str | None) -> Iterator[None]:
     """Turn whatever goes wrong while reading into a BadImage with the image's name and the reason.
 
     Everything, because a broken file makes Pillow's plug-ins raise whatever their parsers happen to stumble over.
@@ -313,19 +315,19 @@ def _naming(source: str | BytesIO, name: str | None):
         raise BadImage(name or str(source), reason) from error
 
 
-def _is_npy(source: str | BytesIO) -> bool:
+def _is_npy(source: str | BytesIO) -> TypeGuard[str]:
     return isinstance(source, str) and source.lower().endswith(".npy")
 
 
-def _load_npy(path: str, mmap_mode: str | None = None) -> np.ndarray:
+def _load_npy(path: str, mmap_mode: Literal["r"] | None = None) -> np.ndarray:
     try:
         array = np.load(path, allow_pickle=False, mmap_mode=mmap_mode)
     except ValueError as error:
         if "allow_pickle" not in str(error):
             raise
-        # NumPy advises to unpickle it, which runs whatever code a stranger put into the file.
+        # NumPy advises to unpickle it, which runs whatever code an untrusted file holds.
         raise ValueError(
-            "it holds Python objects or is no .npy file; save it with np.save as uint8 or uint16"
+            "it holds Python objects or is not an .npy file; save it with np.save as uint8 or uint16"
         ) from None
     if not isinstance(array, np.ndarray):
         raise ValueError("it is an archive of arrays; save one array with np.save")
@@ -347,15 +349,19 @@ def _refuse_bomb(image: Image.Image) -> None:
 
 def _is_stack(image: Image.Image) -> bool:
     """A TIFF with one grey page per channel, as microscopes write them (and no pyramid of ever smaller pages)."""
-    if image.format != "TIFF" or getattr(image, "n_frames", 1) == 1:
+    if image.format != "TIFF" or _page_count(image) == 1:
         return False
     kinds = {(page.size, page.mode) for page in _pages(image)}
     image.seek(0)
     return len(kinds) == 1 and _is_single(image)
 
 
-def _pages(image: Image.Image):
-    for page in range(image.n_frames):
+def _page_count(image: Image.Image) -> int:
+    return getattr(image, "n_frames", 1)
+
+
+def _pages(image: Image.Image) -> Iterator[Image.Image]:
+    for page in range(_page_count(image)):
         image.seek(page)
         yield image
 

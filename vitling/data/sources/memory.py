@@ -37,7 +37,7 @@ class LooseImages(Images):
         digest = hashlib.sha256()
         for array in (self.arrays[row] for row in self.rows):
             digest.update(str((array.dtype, array.shape)).encode())
-            digest.update(np.ascontiguousarray(array))
+            digest.update(np.ascontiguousarray(array).data)
         return digest.digest()
 
 
@@ -81,17 +81,19 @@ def is_list_of_images(given: Any) -> bool:
 def list_images(given: Sequence[str | os.PathLike | Image.Image], labels: np.ndarray) -> Images:
     """Paths or Pillow images, all of one kind."""
     given = list(given)
-    if all(isinstance(item, Image.Image) for item in given):
-        return LooseImages([pillow_pixels(image, f"images[{i}]") for i, image in enumerate(given)], labels)
+    pictures = [item for item in given if isinstance(item, Image.Image)]
+    if len(pictures) == len(given):
+        return LooseImages([pillow_pixels(image, f"images[{i}]") for i, image in enumerate(pictures)], labels)
+    paths = [item for item in given if isinstance(item, str | os.PathLike)]
     if wrong := [item for item in given if not isinstance(item, str | os.PathLike)]:
         raise UserError(f"paths and other things ({type(wrong[0]).__name__}) are mixed; give one kind of image.")
-    return FileImages(given, labels)
+    return FileImages(paths, labels)
 
 
 def array_images(pixels: np.ndarray, labels: np.ndarray, *, channels: int | None = None) -> Images:
     """uint8 arrays of (N, H, W), (N, H, W, C) or (N, C, H, W).
 
-    Which axis holds the channels is told by their number where it is known; else it is the shorter of the two, the last at a tie.
+    Which axis holds the channels follows from their number where it is known; else it is the shorter of the two, the last at a tie.
     """
     if pixels.ndim == 4:
         second, last = pixels.shape[1], pixels.shape[3]

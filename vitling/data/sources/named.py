@@ -3,6 +3,7 @@
 import gzip
 import os
 import re
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.client import HTTPException
 from importlib.util import find_spec
@@ -83,7 +84,10 @@ def cache_folder() -> Path:
 
 def _read_digits() -> Found:
     # Read from scikit-learn's file: importing scikit-learn for it would take seconds.
-    path = Path(find_spec("sklearn").submodule_search_locations[0], "datasets", "data", "digits.csv.gz")
+    spec = find_spec("sklearn")
+    folders = spec and spec.submodule_search_locations
+    assert folders, "scikit-learn is among our requirements"
+    path = Path(folders[0], "datasets", "data", "digits.csv.gz")
     with gzip.open(path) as file:
         table = np.loadtxt(file, delimiter=",", dtype=np.int64)
     pixels = np.rint(table[:, :-1].reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
@@ -117,12 +121,12 @@ def _idx_files(folder: Path) -> dict[tuple[str, str], Path | None]:
 def _read_idx(name: str, folder: Path) -> Found:
     import torchvision.datasets
 
-    files = _idx_files(folder)
+    files = {part: path for part, path in _idx_files(folder).items() if path}  # all four: `_find_idx` looked
     splits: dict[str, Images] = {}
     for split in ("train", "test"):
         images, labels = read_idx(files[split, "images-idx3"]), read_idx(files[split, "labels-idx1"])
         if images.ndim != 3 or labels.shape != images.shape[:1]:
-            raise UserError(f"{folder}: {split} has images {images.shape} and labels {labels.shape}; fetch it again")
+            raise UserError(f"{folder}: {split} has images {images.shape} and labels {labels.shape}; download it again")
         splits[split] = ArrayImages(images, labels, f"{name} {split}")
     return Found(list(getattr(torchvision.datasets, TORCHVISION[name].kind).classes), splits, [f"read from {folder}"])
 
@@ -133,11 +137,11 @@ def read_idx(path: Path) -> np.ndarray:
         with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
             data = file.read()
     except (OSError, EOFError) as error:
-        raise UserError(f"{path} cannot be read ({error}); fetch it again") from error
+        raise UserError(f"{path} cannot be read ({error}); download it again") from error
     rank = data[3] if data[:3] == b"\0\0\x08" and len(data) > 3 else 0
     shape = tuple(np.frombuffer(data, ">u4", min(rank, max(len(data) - 4, 0) // 4), offset=4).tolist()) if rank else ()
     if not rank or len(shape) != rank or len(data) - 4 - 4 * rank != np.prod(shape, dtype=np.int64):
-        raise UserError(f"{path} is no complete idx file of bytes; fetch it again")
+        raise UserError(f"{path} is not a complete idx file of bytes; download it again")
     return np.frombuffer(data, np.uint8, offset=4 + 4 * rank).reshape(shape)
 
 
@@ -169,7 +173,7 @@ def _open_torchvision(name: str, root: str, download: bool, ask: dict[str, Any])
         why = re.sub(r"\s+", " ", str(error))[:160]
     raise UserError(
         f"{name} is not in {root} and was not downloaded ({why}); connect to the network once, or name a folder that has it "
-        "as torchvision lays it out (the data root, or VITLING_DATA=FOLDER)"
+        "as torchvision lays it out (root=FOLDER or VITLING_DATA=FOLDER)"
     )
 
 
@@ -248,8 +252,8 @@ def read_hub(address: str, download: bool) -> Found:
 
 
 @contextmanager
-def _offline(datasets: Any, offline: bool):
-    """Keep to what is in the cache. The package has no argument that does it: with one, it still asks the hub first."""
+def _offline(datasets: Any, offline: bool) -> Iterator[None]:
+    """Use only the cache. The package has no argument for it: with any, it still asks the hub first."""
     before = datasets.config.HF_HUB_OFFLINE
     datasets.config.HF_HUB_OFFLINE = before or offline
     try:

@@ -15,7 +15,7 @@ from vitling.data.sources.images import Images
 from vitling.errors import UserError
 from vitling.methods.token_labeling.label_maps import LabelMaps
 
-MOST_CLASSES = 2048  # float16 holds whole numbers exactly up to here
+MOST_CLASSES = 2048  # float16 holds integers exactly up to here
 
 
 def is_author_folder(folder: str | os.PathLike) -> bool:
@@ -26,7 +26,8 @@ def is_author_folder(folder: str | os.PathLike) -> bool:
 
 def map_paths(folder: str | os.PathLike, images: Images, class_names: list[str]) -> list[Path]:
     """Where the map of each image lies; two images of a class that would share a file are refused."""
-    paths, seen = [], {}
+    paths: list[Path] = []
+    seen: dict[Path, str] = {}
     for name, label in zip(images.names, images.labels, strict=True):
         path = Path(folder) / class_names[label] / f"{os.path.basename(name).split('.')[0]}.pt"
         if path in seen:

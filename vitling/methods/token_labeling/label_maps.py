@@ -44,7 +44,7 @@ class Header:
 
     @property
     def record(self) -> np.dtype:
-        """A score and the smallest whole number that holds every class."""
+        """A score and the smallest integer type that holds every class."""
         return np.dtype([("score", "<f2"), ("class", np.min_scalar_type(len(self.class_names) - 1).newbyteorder("<"))])
 
     @property
@@ -75,7 +75,7 @@ class LabelMaps:
 
     @classmethod
     def create(cls, folder: str | os.PathLike, header: Header) -> "LabelMaps":
-        """Begin maps in a folder, or go on with the same ones where `done` says."""
+        """Begin maps in a folder, or resume the same ones after `done` images."""
         folder = Path(folder)
         if (folder / "maps.json").exists():
             known, done = read_header(folder)
@@ -123,7 +123,7 @@ class LabelMaps:
                 os.fsync(stream.fileno())
         except OSError as error:
             raise UserError(
-                f"cannot write {path}: {error.strerror}; the same command goes on where it stopped."
+                f"cannot write {path}: {error.strerror}; the same command resumes where it stopped."
             ) from error
 
     def _record_progress(self) -> None:
@@ -141,7 +141,7 @@ class LabelMaps:
         if done < header.images:
             raise UserError(
                 f"the label maps in {folder} are not complete ({done:,} of {header.images:,} images); "
-                "repeat the command that writes them, it goes on where it stopped."
+                "repeat the command that writes them, it resumes where it stopped."
             )
         maps = cls(folder, header, done)
         for number in range(-(-header.images // header.part_images)):
@@ -157,7 +157,7 @@ class LabelMaps:
             reason = "missing" if isinstance(error, FileNotFoundError) else "cut short or damaged"
             raise UserError(f"{path} is {reason}; remove {self.folder} and write the label maps again.") from error
         if part.dtype != header.record or part.shape != (count, *header.shape):
-            raise UserError(f"{path} is not what maps.json beside it says; remove {self.folder} and write them again.")
+            raise UserError(f"{path} does not match maps.json beside it; remove {self.folder} and write them again.")
         return part
 
     def subset(self, rows: np.ndarray) -> "LabelMaps":

@@ -3,10 +3,11 @@
 Paper: Jiang et al. 2021, "All Tokens Matter: Token Labeling for Training Better Vision Transformers".
 Equal to the authors' release in tests/golden/test_tokenlabel.py. Deviates: any model with tokens, any class count and grid; maps
 follow their images geometrically (`axes="official"`: as released); erased tokens lose their label; CutMix mixes the labels
-of the tokens it covers, where the release mixes all of them alike.
+of the tokens it covers, where the release mixes all of them equally.
 """
 
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -26,6 +27,7 @@ from vitling.models.contract import token_grid
 from vitling.models.lvvit import Box, mix_tokens, random_box
 from vitling.optim import parameter_groups
 from vitling.recipes import Optim, Recipe, replace
+from vitling.runs.opening import Source
 
 SMALL_IMAGE = 96  # pixels; up to here relabel=auto trains the ResNet for small images, of stride 8
 SMALLEST_IMAGE = 32  # pixels that it sees, so that its maps have four cells on a side
@@ -53,11 +55,13 @@ class TokenLabeling(MixingMethod):
         label_smoothing: float = 0.1,
         mix_token: bool = True,
         axes: str = "geometric",
-        **mixing,
+        **mixing: Any,
     ):
         super().__init__(model, num_classes=num_classes, label_smoothing=label_smoothing, **mixing)
         if maps is not None and len(maps.header.class_names) != num_classes:
-            raise UserError(f"label maps of {len(maps.header.class_names)} classes cannot teach {num_classes} classes.")
+            raise UserError(
+                f"label maps of {len(maps.header.class_names)} classes do not fit a model of {num_classes} classes."
+            )
         if axes not in AXES or class_label not in ("map", "truth"):
             raise UserError(f"{axes=} must be one of {', '.join(AXES)}, and {class_label=} map or truth.")
         if not hasattr(model, "num_prefix_tokens"):
@@ -92,7 +96,7 @@ class TokenLabeling(MixingMethod):
         annotator_epochs: int | None = None,
         annotator_size: int | None = None,
         top_k: int = 5,
-        **others,
+        **others: Any,
     ) -> dict:
         """Find the label maps, or have them made.
 
@@ -113,16 +117,18 @@ class TokenLabeling(MixingMethod):
         if labels == "truth":
             return others
         data, recipe = preparation.data, preparation.recipe
+        source: Source = annotator
+        folder: str | Path = labels
         if relabel == "auto":
             preparation.callback.log("training a small CNN that will label the tokens")
-            annotator = preparation.train(annotator_recipe(recipe), "annotator")
-        if annotator:
-            labels = preparation.folder / "labels"
+            source = preparation.train(annotator_recipe(recipe), "annotator")
+        if source:
+            folder = preparation.folder / "labels"
             preparation.once(
                 lambda: write_maps(
-                    annotator,
+                    source,
                     data.dataset,
-                    labels,
+                    folder,
                     size=annotator_size,
                     fit=recipe.fit,
                     top_k=top_k,
@@ -131,7 +137,7 @@ class TokenLabeling(MixingMethod):
             )
         train, _ = split_training(data.dataset, recipe)
         shown = as_size(recipe.train_size) or data.preprocessing.size
-        return {"maps": LabelMaps.open(labels).of_split(data.dataset, train, fit=recipe.fit, size=shown), **others}
+        return {"maps": LabelMaps.open(folder).of_split(data.dataset, train, fit=recipe.fit, size=shown), **others}
 
     @classmethod
     def first_run(cls, recipe: Recipe) -> Recipe | None:
@@ -174,10 +180,10 @@ class TokenLabeling(MixingMethod):
             target = mix_targets(target, share, kept)
             images = self.mix.mix_images(images, share, boxes)
         cls_logits, dense_logits, box = self.forward_tokens(images)
-        terms = token_label_terms(cls_logits, dense_logits, target, box, self.grid, self.class_weights)
-        losses = {"cls_label": terms[0] * self.cls_weight}
-        if dense_logits is not None:
-            losses["token_labels"] = terms[1] * self.dense_weight
+        cls_term, dense_term = token_label_terms(cls_logits, dense_logits, target, box, self.grid, self.class_weights)
+        losses = {"cls_label": cls_term * self.cls_weight}
+        if dense_term is not None:
+            losses["token_labels"] = dense_term * self.dense_weight
         return losses, images, target, cls_logits
 
     def forward_tokens(self, images: Tensor) -> tuple[Tensor, Tensor | None, Box | None]:
@@ -213,7 +219,9 @@ class TokenLabeling(MixingMethod):
             return truth[:, :, None].expand(-1, -1, 2 + tokens)
         with torch.autocast(images.device.type, enabled=False):  # labels in full precision whatever the model's is
             scores, classes = self.maps.take(batch["index"])
-            where = dict(num_classes=self.num_classes, img_size=tuple(images.shape[-2:]), axes=self.axes)
+            where: dict[str, Any] = dict(
+                num_classes=self.num_classes, img_size=tuple(images.shape[-2:]), axes=self.axes
+            )
             crop = transport_labels(scores, classes, batch["geometry"], size=(1, 1), **where)
             dense = [transport_labels(scores, classes, batch["geometry"], size=self.grid, **where)] if tokens else []
             target = label_target(labels, crop, *dense, label_smoothing=self.label_smoothing)
@@ -248,7 +256,9 @@ def token_label_loss(
     `target` (B, classes, 2 + N) holds the truth, which is not used, the crop's label and the tokens'; or it is (B, classes), one
     label for the image and all its tokens. `dense_logits` (B, N, classes) are put back, as `forward_tokens` returns them.
     """
+    grid = grid or (1, dense_logits.shape[1])
     cls_term, dense_term = token_label_terms(cls_logits, dense_logits, target, box, grid)
+    assert dense_term is not None, "dense logits have a term"
     return cls_weight * cls_term + dense_weight * dense_term
 
 
@@ -256,16 +266,15 @@ def token_label_terms(
     cls_logits: Tensor,
     dense_logits: Tensor | None,
     target: Tensor,
-    box: Box | None = None,
-    grid: tuple[int, int] | None = None,
+    box: Box | None,
+    grid: tuple[int, int],
     class_weights: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """The two terms of the loss, without their weights; the second is None without dense logits."""
     cls_label = target if target.ndim == 2 else target[:, :, 1]
     if box is not None:
         top, left, bottom, right = box
-        cells = grid[0] * grid[1] if grid else dense_logits.shape[1]
-        kept = 1 - (bottom - top) * (right - left) / cells  # the mean of M in eq. 10
+        kept = 1 - (bottom - top) * (right - left) / (grid[0] * grid[1])  # the mean of M in eq. 10
         cls_label = kept * cls_label + (1 - kept) * cls_label.flip(0)
     cls_term = F.cross_entropy(cls_logits.float(), cls_label, weight=class_weights)
     if dense_logits is None:
@@ -277,7 +286,7 @@ def token_label_terms(
 def label_target(labels: Tensor, *scores: Tensor, label_smoothing: float = 0.1) -> Tensor:
     """One label per column, (B, classes, 1 + ...): the truth, then the softmax of each place of the score maps, row by row."""
     truth = smooth(F.one_hot(labels, scores[0].shape[1]).float(), label_smoothing)
-    # The release smooths these with the same two numbers as the truth, though they are no one-hot labels: they sum to 1 + s / K.
+    # The release smooths these with the same two numbers as the truth, though they are not one-hot: they sum to 1 + s / K.
     K = scores[0].shape[1]
     on, off = 1 - label_smoothing + label_smoothing / K, label_smoothing / K
     machine = [part.flatten(2).softmax(dim=1).mul_(on).add_(off) for part in scores]
@@ -300,7 +309,7 @@ def mix_map(x: Tensor, box: Box, grid: tuple[int, int]) -> Tensor:
 def mix_targets(target: Tensor, share: Tensor, token_share: Tensor | None = None) -> Tensor:
     """Labels (B, classes, 2 + N) of images that Mixup or CutMix mixed with their mirrors in the batch.
 
-    `share` (B,) is what each image kept of itself, and `token_share` (B, N) what each of its tokens kept; else all alike.
+    `share` (B,) is what each image kept of itself, and `token_share` (B, N) what each of its tokens kept; else all equally.
     """
     kept = share.view(-1, 1, 1).expand(-1, 1, target.shape[2])
     if token_share is not None:
@@ -334,12 +343,13 @@ def find_embedding(model: nn.Module) -> nn.Module:
 
 
 def annotator_recipe(recipe: Recipe) -> Recipe:
-    """A small CNN on the same images, with the same ones held out: a label must not know the validation split."""
+    """A small CNN on the same images, with the same ones held out: the validation split must not leak into labels."""
     size = as_size(recipe.img_size) or (SMALL_IMAGE, SMALL_IMAGE)  # a resolved recipe has one
     epochs = recipe.method_args.get("annotator_epochs") or min(recipe.epochs, ANNOTATOR_EPOCHS)
     if min(size) < SMALLEST_IMAGE:
         scale = SMALLEST_IMAGE / min(size)
-        recipe = replace(recipe, img_size=tuple(round(side * scale) for side in size), train_size=None)
+        height, width = (round(side * scale) for side in size)
+        recipe = replace(recipe, img_size=(height, width), train_size=None)
     return replace(
         recipe,
         model="diag_resnet18_nano" if max(size) <= SMALL_IMAGE else "resnet18",

@@ -47,7 +47,7 @@ def relabel(
     reading: Reading | None = None,
     callback: Callback | None = None,
 ) -> LabelMaps:
-    """Write the label maps of a dataset's training images into `out`; into the same folder again, go on.
+    """Write the label maps of a dataset's training images into `out`; into the same folder again, resume.
 
     `annotator` is whatever `open_model` opens, or a folder of the authors' .pt maps, which are converted. `size` and `fit` are
     how it sees the images: by default as in its own training; a larger size gives a finer map.
@@ -58,7 +58,7 @@ def relabel(
     if fit is not None and fit not in FITS:
         raise UserError(f"unknown fit '{fit}'. {did_you_mean(fit, FITS)}")
     if top_k < 1:
-        raise UserError(f"top_k={top_k} stores nothing; the paper stores 5.")
+        raise UserError(f"top_k={top_k} is out of range; it must be at least 1 (the paper's is 5).")
     if isinstance(annotator, (str, Path)) and is_author_folder(annotator):
         return _convert_author_maps(Path(annotator), dataset, out, size, fit or "crop", callback)
 
@@ -132,7 +132,7 @@ def _begin(out: str | Path, header: Header, callback: Callback) -> LabelMaps:
             f"the label maps need {size_text(left)} and {out} has {size_text(free)} free; free some or lower top_k."
         )
     if 0 < maps.done < header.images:
-        callback.log(f"going on after {maps.done:,} images")
+        callback.log(f"resuming after {maps.done:,} images")
     return maps
 
 
@@ -183,7 +183,7 @@ def _other_classes(name: str, count: int, dataset: Dataset, known: list[str] | N
     missing = [name for name in dataset.class_names if known and name not in known]
     detail = f", among them '{missing[0]}', which it does not know" if missing else ""
     return UserError(
-        f"{name} tells {count} classes apart, {dataset.name} has {len(dataset.class_names)}{detail}. Both must have the same "
+        f"{name} has {count} classes, {dataset.name} has {len(dataset.class_names)}{detail}. Both must have the same "
         "classes: train an annotator on this data, or let method_args.relabel=auto do it."
     )
 
@@ -238,9 +238,9 @@ def _convert_author_maps(
     folder: Path,
     dataset: Dataset,
     out: str | Path,
-    size,
+    size: tuple[int, int] | None,
     fit: str,
-    callback: Callback | None,
+    callback: Callback,
 ) -> LabelMaps:
     """The release's maps in our format. They cover what its evaluation transform shows, the central square: fit="crop"."""
     images = dataset.splits["train"]
@@ -269,8 +269,7 @@ def _convert_author_maps(
     while maps.done < len(images):
         found = list(read_maps(paths[maps.done : maps.done + 1024], len(dataset.class_names)))
         maps.append(*(np.stack(x) for x in zip(*found, strict=True)))
-        if callback:
-            callback.on_progress("converting", maps.done, len(images))
+        callback.on_progress("converting", maps.done, len(images))
     return LabelMaps.open(out)
 
 

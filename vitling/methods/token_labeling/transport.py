@@ -8,6 +8,8 @@ The release (Jiang et al. 2021, "All Tokens Matter") exchanges x and y where it 
 centre half a cell off, and leaves erased tokens their labels: `axes="official"`. Both ways equal the golden numbers.
 """
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -62,10 +64,15 @@ def dense_scores(scores: Tensor, classes: Tensor, num_classes: int) -> Tensor:
     return dense.scatter_(-1, classes, scores.float())
 
 
-def sampling_weights(affine: Tensor, size: tuple[int, int], grid: tuple[int, int], shows_image=None) -> Tensor:
+def sampling_weights(
+    affine: Tensor,
+    size: tuple[int, int],
+    grid: tuple[int, int],
+    shows_image: Callable[[Tensor], Tensor] | None = None,
+) -> Tensor:
     """How much each of the `size` tokens takes of each cell of a `grid`, (B, tokens, cells).
 
-    `affine` (B, 2, 3) leads from the tokens' picture to the maps', both from -1 to 1. `shows_image` tells for points (B, P, 2)
+    `affine` (B, 2, 3) leads from the tokens' picture to the maps', both from -1 to 1. `shows_image` says for points (B, P, 2)
     of the tokens' picture which of them count.
     """
     (rows, columns), (height, width) = size, grid

@@ -12,7 +12,7 @@ DEFAULT = "vitling/small"  # what `vitling plan`, and `vitling train` without a 
 
 def named_recipes() -> dict[str, Callable[[], Recipe]]:
     """Every recipe by name. The functions are cheap to call and take nothing."""
-    found = {}
+    found: dict[str, Callable[[], Recipe]] = {}
     for module in sorted(pkgutil.iter_modules(__path__), key=lambda item: item.name):
         loaded = importlib.import_module(f"{__name__}.{module.name}")
         for name, function in vars(loaded).items():

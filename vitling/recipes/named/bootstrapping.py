@@ -5,6 +5,9 @@ is followed, its initialisation included. Paper numbers are top-1 of the last ep
 from nine tenths of the training images. ImageNet cannot be downloaded: give its folder as data.
 """
 
+from collections.abc import Callable
+from typing import Any
+
 from vitling.recipes.schema import Augment, Optim, Recipe, replace
 
 _ADAMW = Optim(
@@ -188,11 +191,11 @@ def vit_nano_shared() -> Recipe:
     return _with(vit_nano_joint(), share=True)
 
 
-def _with(recipe: Recipe, **method_args) -> Recipe:
+def _with(recipe: Recipe, **method_args: Any) -> Recipe:
     return replace(recipe, method_args={**recipe.method_args, **method_args})
 
 
-def _on_cifar10(row: str, accuracy: str):
+def _on_cifar10(row: str, accuracy: str) -> Callable[[], Recipe]:
     def recipe() -> Recipe:
         return replace(globals()[f"cifar100_{row}"](), data="cifar10", mean=(0.4914, 0.4822, 0.4465))
 
@@ -200,7 +203,7 @@ def _on_cifar10(row: str, accuracy: str):
     return recipe
 
 
-def _on_imagenet(row: str, percent: int, accuracy: str):
+def _on_imagenet(row: str, percent: int, accuracy: str) -> Callable[[], Recipe]:
     def recipe() -> Recipe:
         images = {
             key: getattr(imagenet_vit_s(), key) for key in ("data", "train_size", "fit", "mean", "std", "augment")

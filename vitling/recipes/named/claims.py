@@ -21,7 +21,7 @@ def resnet18() -> Recipe:
 
 
 def resnet18_imagenet_stem() -> Recipe:
-    """timm's ResNet-18 as it is: its stem leaves one pixel of 32, a weak yardstick."""
+    """timm's ResNet-18 as it is: its stem leaves one pixel of 32, a weak baseline."""
     return replace(vit(), model="resnet18", model_args={})
 
 

@@ -24,5 +24,5 @@ def dhvt_nano() -> Recipe:
 
 
 def resnet18_nano() -> Recipe:
-    """A narrow ResNet-18, the convolutional yardstick."""
+    """A narrow ResNet-18, the convolutional baseline."""
     return replace(vit_nano(), model="diag_resnet18_nano", model_args={}, epochs=15)

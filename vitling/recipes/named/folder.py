@@ -52,7 +52,7 @@ def deit_tiny() -> Recipe:
 
 
 def resnet18() -> Recipe:
-    """timm's ResNet-18, the convolutional yardstick, at 128 pixels."""
+    """timm's ResNet-18, the convolutional baseline, at 128 pixels."""
     return replace(
         vit_nano(),
         model="resnet18",

@@ -6,13 +6,15 @@ folder as data, and first write its label maps to labels/imagenet (`vitling rela
 centre crop of 90 %, ours shows the whole central square.
 """
 
+from typing import Any
+
 from vitling.recipes.schema import Augment, Optim, Recipe, replace
 
 _AUGMENT = Augment(crop="resized", hflip=0.5, randaugment="rand-m9-mstd0.5-inc1", erase=0.25)
 _MAPS = "labels/imagenet"
 
 
-def _supervised(model: str, **model_args) -> Recipe:
+def _supervised(model: str, **model_args: Any) -> Recipe:
     """Table 2, first column."""
     return Recipe(
         model=model,
@@ -35,14 +37,14 @@ def _supervised(model: str, **model_args) -> Recipe:
     )
 
 
-def _relabeled(model: str, **method_args) -> Recipe:
+def _relabeled(model: str, **method_args: Any) -> Recipe:
     """Table 2, second column: one label per crop."""
     return replace(
         _supervised(model), method="token_labeling", method_args=dict(labels=_MAPS, label_tokens=False, **method_args)
     )
 
 
-def _token_labeled(model: str, drop_path_rate: float = 0.1, **method_args) -> Recipe:
+def _token_labeled(model: str, drop_path_rate: float = 0.1, **method_args: Any) -> Recipe:
     """Table 2, third column: a label for every token, and a larger learning rate."""
     recipe = _supervised(model)
     return replace(

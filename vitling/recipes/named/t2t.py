@@ -82,7 +82,7 @@ def imagenet_t_24() -> Recipe:
     return _imagenet("t2t_vit_t_24", weight_decay=0.065)
 
 
-# -- Tables 2 to 4 and 6: what it is compared with, trained alike ------------------------------------------------------
+# -- Tables 2 to 4 and 6: what it is compared with, same training ------------------------------------------------------
 
 
 def imagenet_vit_s16() -> Recipe:

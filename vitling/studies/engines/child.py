@@ -22,7 +22,7 @@ REPORTED_EVERY_SECONDS = 0.5  # steps; everything else is reported at once
 
 
 class Reporter(Callback):
-    """Writes what it is told to the parent."""
+    """Forwards every callback to the parent."""
 
     def __init__(self, stream: TextIO):
         self.stream, self.reported_at = stream, 0.0
