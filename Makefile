@@ -1,6 +1,7 @@
 # On a fresh machine with Python 3.10+ and pip, `make demo` and `make test` are all: each sets up .venv by itself.
 
 PYTHON ?= python3
+WORKERS ?= 2
 BIN := .venv/bin
 OLDEST := .venv-oldest/bin
 INSTALL := -m pip install --quiet --disable-pip-version-check
@@ -13,17 +14,17 @@ demo: setup
 
 # Before every commit: formatting, linting, the layers, types, the fast tests. Under a minute.
 check: lint
-	$(BIN)/pytest -n 2 --dist worksteal -m "not slow" tests/unit
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m "not slow" tests/unit
 
 # Everything, and then the ten files that the tests cover least. Subprocesses are not counted.
 test: lint
-	$(BIN)/pytest -n 2 --dist worksteal --cov --cov-report=
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal --cov --cov-report=
 	$(BIN)/coverage report --sort=cover | awk 'NR <= 12 || /^TOTAL/'
 
 # The fast tests, a training that resumes, the app and the exports, with the lowest versions that pyproject.toml allows.
 test-oldest: .venv-oldest/installed
-	$(OLDEST)/pytest -n 2 --dist worksteal -m "not slow" tests/unit
-	$(OLDEST)/pytest -n 2 --dist loadfile -k "app or export or resumed" tests/integration
+	$(OLDEST)/pytest -n $(WORKERS) --dist worksteal -m "not slow" tests/unit
+	$(OLDEST)/pytest -n $(WORKERS) --dist loadfile -k "app or export or resumed" tests/integration
 
 lint: setup
 	$(BIN)/ruff format --check .
