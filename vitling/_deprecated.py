@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable
 from importlib import import_module
 from types import ModuleType
+from typing import Any
 
 from vitling.callbacks import Callback, StudyCallback
 
@@ -122,7 +123,7 @@ class Listener(Callback):
     def started(self, facts: dict) -> None: ...
     def stepped(self, epoch: int, step: int, steps: int, loss: float, images_per_second: float) -> None: ...
     def validated(self, record: dict, timing: dict) -> None: ...
-    def finished(self, run) -> None: ...
+    def finished(self, run: Any) -> None: ...
 
     def log(self, message: str) -> None:
         self.say(message)
@@ -139,7 +140,7 @@ class Listener(Callback):
     def on_validation(self, record: dict, timing: dict) -> None:
         self.validated(record, timing)
 
-    def on_end(self, run) -> None:
+    def on_end(self, run: Any) -> None:
         self.finished(run)
 
 

@@ -13,8 +13,8 @@ import torch
 from PIL import Image
 
 import vitling
-from vitling import report
 from vitling.diagnose.match import match_layers
+from vitling.diagnose.run_page import write_run_page
 from vitling.evaluation.calibration import reliability_curve
 from vitling.recipes import Augment, Optim, Recipe, replace
 from vitling.reports import plots
@@ -31,6 +31,7 @@ from vitling.reports.page import (
     Text,
     as_picture,
     render,
+    write_page,
 )
 
 NASTY = '<script>alert("x")</script> & $5_{x}$ 猫'
@@ -142,9 +143,9 @@ def test_every_chart_draws_with_labelled_axes_whatever_it_is_given():
 
 
 def test_what_a_broken_writer_leaves_behind_is_the_old_page(tmp_path):
-    path = report.write_page(Page("old", []), tmp_path / "page.html")
+    path = write_page(Page("old", []), tmp_path / "page.html")
     with pytest.raises(jinja2.UndefinedError):
-        report.write_page(Page("new", [None]), path)
+        write_page(Page("new", [None]), path)
     assert "<title>old</title>" in path.read_text()
     assert [file.name for file in tmp_path.iterdir()] == ["page.html"]
 
@@ -170,7 +171,7 @@ def run(tmp_path_factory):
 
 @pytest.mark.slow
 def test_the_page_of_a_run_has_all_that_a_reader_asks_for(run):
-    html = report.write_run_page(run).read_text()
+    html = write_run_page(run).read_text()
     titles = ("Learning curves", "Validation", "Pictures", "Attention", "Calibration", "Speed", "To repeat it")
     for title in titles:
         assert f"<h2>{title}</h2>" in html
@@ -182,10 +183,10 @@ def test_the_page_of_a_run_has_all_that_a_reader_asks_for(run):
 
 @pytest.mark.slow
 def test_the_page_never_looks_at_the_test_split_but_repeats_what_was_seen(run):
-    assert "test accuracy" not in report.write_run_page(run).read_text()
+    assert "test accuracy" not in write_run_page(run).read_text()
     assert "test_looks" not in run.info
     result = vitling.evaluate(run)
-    html = report.write_run_page(run).read_text()
+    html = write_run_page(run).read_text()
     assert f"{100 * result.top1:.1f} % of 359 images" in html
     assert "looked at once" in html
     assert run.info["test_looks"] == 1
@@ -194,5 +195,5 @@ def test_the_page_never_looks_at_the_test_split_but_repeats_what_was_seen(run):
 @pytest.mark.slow
 def test_the_page_of_a_cnn_says_that_there_is_no_attention(run, tmp_path):
     recipe = replace(run.recipe, model="diag_resnet18_nano", model_args={}, epochs=1, fraction=0.1)
-    html = report.write_run_page(vitling.train(recipe, tmp_path / "cnn")).read_text()
+    html = write_run_page(vitling.train(recipe, tmp_path / "cnn")).read_text()
     assert "the model has no attention" in html

@@ -8,6 +8,7 @@ from vitling.errors import UserError
 from vitling.models import build_model
 from vitling.papers import is_figure, tables
 from vitling.papers.estimate import build_on_meta, count_sizes
+from vitling.papers.figures import draw_figure
 from vitling.papers.plan import leave_out_unready, make_plan
 from vitling.papers.reproduction import preview, reproduce
 from vitling.papers.table import nano_on
@@ -193,6 +194,17 @@ def test_the_published_setting_is_refused_without_a_gpu():
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What needs no training
+
+
+def test_a_table_is_not_drawn(tmp_path):
+    with pytest.raises(UserError, match="dhvt/table6 is a table"):
+        draw_figure("dhvt/table6", tmp_path / "drawn", scale="nano")
+    assert not (tmp_path / "drawn").exists()
+
+
+def test_what_was_not_trained_has_no_folder_to_write_to():
+    with pytest.raises(UserError, match="has no study"):
+        reproduce("bootstrapping/table2").write()
 
 
 def test_a_table_of_structures_is_read_off_the_networks():

@@ -94,9 +94,11 @@ def _before_equals() -> str:
 def _keys_of(file: Path, wanted: Callable[[str], bool]) -> Iterator[str]:
     """Keys of the tables that a file writes out under the wanted names."""
     for node in ast.parse(file.read_text(encoding="utf-8")).body:
-        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+        if not isinstance(node, ast.Assign | ast.AnnAssign):
+            continue
+        target = node.targets[0] if isinstance(node, ast.Assign) else node.target
         if isinstance(target, ast.Name) and wanted(target.id) and isinstance(node.value, ast.Dict):
-            yield from (key.value for key in node.value.keys if isinstance(key, ast.Constant))
+            yield from (str(key.value) for key in node.value.keys if isinstance(key, ast.Constant))
 
 
 def _starting(incomplete: str, names: Iterable[str]) -> list[str]:

@@ -2,7 +2,8 @@
 
 import os
 import sys
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import typer
 
@@ -26,7 +27,7 @@ from vitling.cli.commands import (
 from vitling.errors import UserError
 
 # typer brings its own click or uses the installed one, depending on its version
-UsageError = typer.BadParameter.__base__
+UsageError: Any = typer.BadParameter.__base__
 
 app = typer.Typer(
     name="vitling",
@@ -35,7 +36,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
-COMMANDS = {
+COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     "From images to a model in use": {
         "demo": demo.demo,
         "plan": plan.plan,

@@ -3,11 +3,14 @@
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from vitling.cli import completion
+
+if TYPE_CHECKING:
+    from vitling.data.pipeline.reading import Reading
 
 DATA_HELP = "digits, cifar100, hf:owner/name, a folder, a CSV, a list or an .npz."
 Data = Annotated[str, typer.Argument(metavar="DATA", help=DATA_HELP, autocompletion=completion.data)]
@@ -46,11 +49,11 @@ AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress, only results and errors.")]
 
 
-def reading_options(root: Path | None, memory_gb: float | None, workers: int | None):
+def reading_options(root: Path | None, memory_gb: float | None, workers: int | None) -> "Reading":
     """How data is read, from the options that say so."""
     from vitling.data.pipeline.reading import Reading
 
-    given = {"root": str(root) if root else None, "memory_gb": memory_gb, "workers": workers}
+    given: dict[str, Any] = {"root": str(root) if root else None, "memory_gb": memory_gb, "workers": workers}
     return Reading(**{name: value for name, value in given.items() if value is not None})
 
 

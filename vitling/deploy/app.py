@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -84,7 +85,13 @@ class _Noting(Callback):
 
     def __init__(self, waiting: Callback):
         self.notes: list[str] = []
-        self.log, self.on_progress = self.notes.append, waiting.on_progress
+        self.waiting = waiting
+
+    def log(self, message: str) -> None:
+        self.notes.append(message)
+
+    def on_progress(self, task: str, done: int, total: int | None) -> None:
+        self.waiting.on_progress(task, done, total)
 
 
 def open_viewer(
@@ -108,7 +115,7 @@ def open_viewer(
     return viewer
 
 
-def create_page(viewer: Viewer):
+def create_page(viewer: Viewer) -> Any:  # FastAPI, which only the app extra brings
     """The page, as a FastAPI application."""
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # before the import, which would ask for the newest version
     import gradio

@@ -81,13 +81,13 @@ def _predict_batch(
     pictures: list[Path] | None,
     top: int,
 ) -> list[Prediction]:
-    good = [i for i, image in enumerate(images) if not isinstance(image, BadImage)]
+    good = {i: image for i, image in enumerate(images) if not isinstance(image, BadImage)}
     predictions = [
         Prediction(str(path), [], [], getattr(image, "reason", None)) for path, image in zip(paths, images, strict=True)
     ]
     if not good:
         return predictions
-    pixels = torch.from_numpy(np.stack([images[i] for i in good]))
+    pixels = torch.from_numpy(np.stack(list(good.values())))
     names = predictor.class_names
     shares, order = predictor.probabilities(pixels).topk(min(top, len(names)), dim=1)
     if pictures:
@@ -186,8 +186,8 @@ def find_images(given: list[str | Path]) -> list[Path]:
 def read_paths(stream: BinaryIO, *, null: bool = False) -> list[str]:
     """Paths from a stream, one per line, or with NUL between them as `find -print0` writes; any bytes a file name may have."""
     separator = b"\0" if null else b"\n"
-    paths = [part if null else part.removesuffix(b"\r") for part in stream.read().split(separator)]
-    paths = [os.fsdecode(path) for path in paths if path]
+    parts = [part if null else part.removesuffix(b"\r") for part in stream.read().split(separator)]
+    paths = [os.fsdecode(part) for part in parts if part]
     if not paths:
         raise UserError(
             "standard input names no images; give one path per line, or with null=True what `find -print0` writes."

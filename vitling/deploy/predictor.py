@@ -24,6 +24,7 @@ class Predictor:
 
     @property
     def class_names(self) -> list[str]:
+        assert self.model.class_names is not None  # `open_predictor` refuses a model without
         return self.model.class_names
 
     @property

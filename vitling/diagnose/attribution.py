@@ -20,16 +20,18 @@ def relevance_map(model: nn.Module, images: Tensor, target: Tensor | int | None 
         seen = capture_batch(model, images.detach().requires_grad_(), gradients=True)
         chain = rollout_chain(seen.attention, len(images))
         layouts = [find_attention_layout(model, name, x, images) for name, x in chain.items()]
-        if not chain or not all(layouts):
+        if not chain or not all(layouts) or seen.logits is None:
             raise UserError(
                 f"{type(model).__name__}: attention cannot be read over whole images, so relevance cannot be followed; "
                 "try grad_cam or integrated_gradients."
             )
-        target = seen.logits.argmax(dim=1) if target is None else torch.as_tensor(target).expand(len(images))
+        first_layout = layouts[0]
+        assert first_layout is not None
+        classes = seen.logits.argmax(dim=1) if target is None else torch.as_tensor(target).expand(len(images))
         maps = list(chain.values())
-        gradients = torch.autograd.grad(seen.logits.gather(1, target[:, None]).sum(), maps)
+        gradients = torch.autograd.grad(seen.logits.gather(1, classes[:, None]).sum(), maps)
     relevance = gradient_relevance([x.detach() for x in maps], gradients)
-    layout = layouts[0].queries
+    layout = first_layout.queries
     return on_grid(class_row(relevance, layout.prefix_tokens), layout.grid, layout.prefix_tokens)
 
 

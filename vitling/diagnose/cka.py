@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -237,7 +238,7 @@ class Comparison:
     def __init__(self, *, same: bool = False):
         self.sides = (Side(),) if same else (Side(), Side())
         self.cross: Tensor | float = 0.0
-        self.own: list[Tensor | float] = [0.0 for _ in self.sides]
+        self.own: list[Any] = [0.0 for _ in self.sides]  # tensors after the first batch
         self.batch = self.batches = self.images = 0
 
     def begin_batch(self, images: int) -> bool:
@@ -318,8 +319,8 @@ def cka_matrix(
                 for model, prepare in zip(models, prepares, strict=True):
                     run(model, images if prepare is None else prepare(images))
                 comparison.end_batch()
-    for side, hooked in zip(comparison.sides, names, strict=True):
-        side.note_silent(hooked)
+    for compared, hooked in zip(comparison.sides, names, strict=True):
+        compared.note_silent(hooked)
     return comparison.result()
 
 

@@ -50,7 +50,7 @@ def diagnose(
         source, other, data, images=images, which=which, reading=reading, callback=callback
     )
     subjects = [subject for subject in (first, second) if subject is not None]
-    if len(subjects) == 2 and first.name == second.name:
+    if second is not None and first.name == second.name:
         first.name, second.name = distinct_names(first, second)
     callback = callback or Callback()
     pixels = [pictures.decoded_for(subject, callback) for subject in subjects]
@@ -161,6 +161,7 @@ def _look_at_training(diagnosis: Diagnosis, train: Pictures, callback: Callback)
     )
     correct = sum(int((logits.argmax(dim=1) == labels).sum()) for logits, labels in batches)
     result = diagnosis.evaluation
+    assert result is not None  # asked before
     diagnosis.gap = generalisation_gap(correct, len(held), round(result.top1 * result.images), result.images)
     diagnosis.sharpness = _sharpness(subject, held)
 

@@ -3,6 +3,7 @@
 import json
 from dataclasses import is_dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -30,9 +31,8 @@ def write_diagnosis(
     write_page(diagnosis_page(results), page)
     write_text(page.with_suffix(".json"), json.dumps([as_dict(d) for d in results], indent=1, ensure_ascii=False))
     with replacing(page.with_suffix(".npz")) as temporary:
-        np.savez_compressed(
-            temporary, **{f"{d.name}/{key}": value for d in results for key, value in arrays(d).items()}
-        )
+        found: dict[str, Any] = {f"{d.name}/{key}": value for d in results for key, value in arrays(d).items()}
+        np.savez_compressed(temporary, **found)
     callback.on_progress("drawing", 1, 1)
     return page
 

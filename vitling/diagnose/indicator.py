@@ -19,9 +19,8 @@ class Indicator:
     sentence: str  # what it says, with {value}
     bad: str  # "high" or "low"
     advice: str | Callable[[Diagnosis], str]
-    interval: Callable[[Diagnosis], tuple[float, float]] | None = (
-        None  # 95 %; within it, the value gets the benefit of the doubt
-    )
+    # 95 %; within it, the value gets the benefit of the doubt
+    interval: Callable[[Diagnosis], tuple[float, float] | None] | None = None
     of_the_data: bool = False  # depends so much on the data that it is judged on the reference data only
     tokens: bool = True  # judged against networks of the same kind only: tokens and CNN maps are not comparable
 
@@ -45,5 +44,5 @@ def first_quarter(layers: list) -> list:
 
 def mean_of(values: Sequence[float | None]) -> float | None:
     """The mean of those that were measured."""
-    values = [float(value) for value in values if value is not None]
-    return sum(values) / len(values) if values else None
+    known = [float(value) for value in values if value is not None]
+    return sum(known) / len(known) if known else None

@@ -36,7 +36,9 @@ def attention_map(model: nn.Module, images: Tensor) -> Tensor:
     seen = capture_batch(model, images)
     layouts = {name: find_attention_layout(model, name, x, images) for name, x in seen.attention.items()}
     chain = rollout_chain({name: x for name, x in seen.attention.items() if layouts[name]}, len(images))
-    layout = layouts[next(iter(chain))].queries
+    over_images = layouts[next(iter(chain))]
+    assert over_images is not None  # the chain is made of those that have one
+    layout = over_images.queries
     maps = [fold_head_tokens(x) if layout.extra else x for x in chain.values()]
     maps = [x.mean(dim=1, keepdim=True) for x in maps]  # layers may differ in their number of heads
     masks = attention_masks(maps, layout.grid, prefix_tokens=layout.prefix_tokens)[-1]

@@ -11,7 +11,7 @@ from vitling.diagnose.attribution import relevance_map
 from vitling.diagnose.features import conv_maps, token_maps
 from vitling.diagnose.measures import MEASURES
 from vitling.diagnose.measures.channels import judge_channels
-from vitling.diagnose.measures.measure import AttentionMeasure, BlockMeasure, Measure, ModelMeasure
+from vitling.diagnose.measures.measure import AttentionMeasure, BlockMeasure, ModelMeasure
 from vitling.diagnose.result import Diagnosis
 from vitling.diagnose.run_page import learning_charts, picture_parts, validation_parts
 from vitling.diagnose.verdict import headline, references
@@ -29,7 +29,7 @@ TILE = 72  # CSS pixels
 def diagnosis_page(results: list[Diagnosis]) -> Page:
     """The page of one diagnosis, or of two side by side."""
     first = results[0]
-    sections = [verdict_section(d, alone=len(results) == 1) for d in results]
+    sections: list[Section | None] = [verdict_section(d, alone=len(results) == 1) for d in results]
     sections += [overview(results), attention_section(results), *(pictures_of_attention(d) for d in results)]
     sections += [features_section(results), *(feature_maps(d) for d in results), similarity_section(results)]
     sections += [predictions_section(d, alone=len(results) == 1) for d in results]
@@ -47,7 +47,7 @@ def _title(title: str, d: Diagnosis, alone: bool = False) -> str:
     return title if alone else f"{title}: {d.name}"
 
 
-def _measured(kind: type[Measure], results: list[Diagnosis]) -> list:
+def _measured(kind: type, results: list[Diagnosis]) -> list:
     """What the measures of a kind show of themselves."""
     return [part for measure in MEASURES if issubclass(measure, kind) for part in measure.parts(results)]
 
@@ -73,7 +73,11 @@ def overview(results: list[Diagnosis]) -> Section:
         return f"{percent(d.evaluation.top1)} (95 % interval {100 * low:.1f} to {100 * high:.1f})"
 
     def gap(d: Diagnosis) -> str | None:
-        return d.gap and f"{d.gap.difference:+.3f} (95 % interval {d.gap.interval[0]:+.3f} to {d.gap.interval[1]:+.3f})"
+        return (
+            None
+            if d.gap is None
+            else f"{d.gap.difference:+.3f} (95 % interval {d.gap.interval[0]:+.3f} to {d.gap.interval[1]:+.3f})"
+        )
 
     rows = [
         row("network", lambda d: type(d.subject.model).__name__),
@@ -125,7 +129,9 @@ def _masks(d: Diagnosis, seen: Captured, images: Tensor, index: Tensor) -> list[
     layouts = {name: find_attention_layout(d.subject.model, name, x, images) for name, x in chain.items()}
     if not chain or not all(layouts.values()):
         return []
-    layout = next(iter(layouts.values())).queries
+    first = next(iter(layouts.values()))
+    assert first is not None
+    layout = first.queries
     maps = [fold_head_tokens(x) if layout.extra else x for x in chain.values()]
     if len({x.shape[1] for x in maps}) > 1:  # networks whose layers differ in their number of heads
         maps = [x.mean(dim=1, keepdim=True) for x in maps]

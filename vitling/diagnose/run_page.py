@@ -169,7 +169,7 @@ def validation_parts(result: Evaluation) -> list:
     pairs = [np.unravel_index(i, off.shape) for i in np.argsort(-off, axis=None, kind="stable")[:8]]
     names = result.class_names
     rows = [(names[i], names[j], int(off[i, j])) for i, j in pairs if off[i, j]]
-    parts = [
+    parts: list = [
         Chart(
             plots.confusion(confusion, names), "Confusion: truth in rows, prediction in columns, as shares of a row."
         ),
@@ -188,7 +188,7 @@ def picture_parts(logits: Tensor, source: Resident | Streamed, class_names: Sequ
     wrong = confident_mistakes(probabilities, source.labels, count=SHOWN)
     correct = (probabilities.argmax(dim=1) == source.labels).nonzero().flatten()
     shown = torch.linspace(0, len(correct) - 1, min(SHOWN // 2, len(correct))).long()
-    parts = []
+    parts: list = []
     for index, caption in (
         (wrong, "Most confident mistakes: look here for wrong labels, odd images and missing views."),
         (correct[shown], "Correct predictions, spread over the split."),

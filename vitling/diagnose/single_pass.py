@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from vitling.diagnose.cka import Comparison, layer_names, run
 from vitling.diagnose.measurements import Layer, Measurements
 from vitling.diagnose.measures import MEASURES
-from vitling.diagnose.measures.measure import AttentionMeasure, BlockMeasure, Measure, ModelMeasure
+from vitling.diagnose.measures.measure import AttentionMeasure, BlockMeasure, ModelMeasure
 from vitling.errors import UserError
 from vitling.models.inspect import (
     AttentionLayout,
@@ -29,9 +30,10 @@ from vitling.models.inspect import (
 class Watched:
     """A layer while it is being measured: an object of every measure of its kind."""
 
-    def __init__(self, name: str, kind: type[Measure], keep_images: int):
-        self.name, self.facts = name, {}
-        self.measures = [measure() for measure in MEASURES if issubclass(measure, kind)]
+    def __init__(self, name: str, kind: type, keep_images: int):
+        self.name = name
+        self.facts: dict[str, object] = {}
+        self.measures: list[Any] = [measure() for measure in MEASURES if issubclass(measure, kind)]
         for measure in self.measures:
             measure.keep_images = keep_images
 

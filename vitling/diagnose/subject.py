@@ -92,14 +92,14 @@ def open_subjects(
         raise UserError(f"{name} is not a run, so it needs images: give data.")
     own = run is not None and data in (None, run.recipe.data)
     dataset = open_dataset(
-        data or run.recipe.data,
+        data or (run.recipe.data if run else ""),
         root=reading.root,
         download=reading.download,
         channels=run.preprocessing().channels if run else None,
         on_bad_image=run.recipe.on_bad_image if run else "error",
         class_names=run.class_names if run and not own else None,
     )
-    recipe = run.recipe if own else Recipe(data=dataset.name)
+    recipe = run.recipe if run and own else Recipe(data=dataset.name)
     first = _open(source, dataset, which, callback)
     second = (
         None if other is None else _open(other, dataset, which if find_kind(other)[0] == "run" else "best", callback)
@@ -136,7 +136,7 @@ def _open(source: Source, dataset: Dataset, which: str, callback: Callback | Non
 def distinct_names(first: Subject, second: Subject) -> tuple[str, str]:
     """Names for two of the same name: the folders in which their runs differ, as in a study, or numbers."""
     if first.run and second.run:
-        paths = zip(*(reversed(subject.run.path.resolve().parts) for subject in (first, second)), strict=False)
+        paths = zip(*(reversed(run.path.resolve().parts) for run in (first.run, second.run)), strict=False)
         if differing := next(((a, b) for a, b in paths if a != b), None):
             return differing
     return f"{first.name} (1)", f"{second.name} (2)"

@@ -24,7 +24,7 @@ WITHOUT_ATTENTION = "CNN"
 
 def _calibration_advice(d: Diagnosis) -> str:
     confidence = d.measurements.logits.float().softmax(dim=1).amax(dim=1).mean().item()
-    if confidence < d.evaluation.top1:
+    if d.evaluation and confidence < d.evaluation.top1:
         return "it is underconfident; train longer, or lower method_args.label_smoothing."
     return "it is overconfident; try method_args.label_smoothing=0.1 or fewer epochs."
 
@@ -38,26 +38,26 @@ def gradient_spread(d: Diagnosis) -> float | None:
 
 ACCURACY = Indicator(
     "accuracy",
-    lambda d: d.evaluation and d.evaluation.top1,
+    lambda d: d.evaluation.top1 if d.evaluation else None,
     "Its accuracy on held-out images is {value:.0%}.",
     "low",
     "read on: the other numbers say where it is lost.",
-    interval=lambda d: d.evaluation.top1_interval,
+    interval=lambda d: d.evaluation.top1_interval if d.evaluation else None,
     of_the_data=True,
 )
 OF_TRAINING = [
     Indicator(
         "generalisation gap",
-        lambda d: d.gap and d.gap.difference,
+        lambda d: d.gap.difference if d.gap else None,
         "It is better on training images than on held-out ones by {value:.3f} in accuracy.",
         "high",
         "it overfits: try augment.randaugment=rand-m9-mstd0.5-inc1, method_args.mixup=0.8 or a smaller network.",
-        interval=lambda d: d.gap.interval,
+        interval=lambda d: d.gap.interval if d.gap else None,
         tokens=False,
     ),
     Indicator(
         "calibration error",
-        lambda d: d.evaluation and d.evaluation.ece,
+        lambda d: d.evaluation.ece if d.evaluation else None,
         "Its confidence misses its accuracy by {value:.3f} on average (ECE).",
         "high",
         _calibration_advice,
@@ -149,10 +149,11 @@ def _judge(indicator: Indicator, d: Diagnosis, dataset: dict, same_data: bool) -
     if not good:
         return None
     plain = plain if d.has_attention else []
-    low, high = indicator.interval(d) if indicator.interval else (value, value)
+    interval = indicator.interval(d) if indicator.interval else None
+    low, high = interval or (value, value)
     state = classify(low if indicator.bad == "high" else high, good, plain, indicator.bad)
     sentence = indicator.sentence.format(value=value)
-    if indicator.interval:
+    if interval:
         sentence = f"{sentence[:-1]} (95 % interval {low:.2f} to {high:.2f})."
     advice = indicator.advice if isinstance(indicator.advice, str) else indicator.advice(d)
     return Finding(
@@ -198,10 +199,11 @@ def _reference(
 
 def still_rising(d: Diagnosis) -> Finding | None:
     """Whether validation accuracy rose in the last quarter of training by more than its uncertainty."""
-    records = d.subject.run.metrics() if d.subject.run else []
-    if len(records) < 8 or d.subject.run.info.get("data") is None:
+    run = d.subject.run
+    records = run.metrics() if run else []
+    if run is None or len(records) < 8 or run.info.get("data") is None:
         return None
-    images = d.subject.run.info["data"]["val_images"]
+    images = run.info["data"]["val_images"]
     accuracy = torch.tensor([record["val_top1"] for record in records], dtype=torch.float64)
     quarter = len(records) // 4
     before, after = accuracy[-2 * quarter : -quarter].mean().item(), accuracy[-quarter:].mean().item()
@@ -227,13 +229,8 @@ def resemblance(d: Diagnosis, other: Diagnosis | None) -> Finding | None:
     good, plain = _values(dataset, healthy, "peak with CNN"), _values(dataset, [PLAIN], "peak with CNN")
     if not good:
         return None
-    indicator = Indicator(
-        "peak with CNN",
-        lambda d: value,
-        "",
-        "low",
-        f"its top layers see what no layer of the CNN sees; try {LOCALITY}.",
-    )
+    advice = f"its top layers see what no layer of the CNN sees; try {LOCALITY}."
+    indicator = Indicator("peak with CNN", lambda d: value, "", "low", advice)
     state = classify(value, good, plain, "low")
     return Finding(
         name=indicator.name,
@@ -241,7 +238,7 @@ def resemblance(d: Diagnosis, other: Diagnosis | None) -> Finding | None:
         value=value,
         sentence=f"The top quarter of its layers resembles its best match in {other.name} by {value:.2f} (CKA).",
         reference=_reference(indicator, good, plain, healthy, dataset, same_data),
-        advice=indicator.advice if state != "ok" else "",
+        advice=advice if state != "ok" else "",
     )
 
 

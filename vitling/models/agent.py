@@ -7,6 +7,7 @@ real convolution, its window may have an even side, and `create_agent` builds an
 
 import math
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -124,7 +125,9 @@ def mlp_layers(mlp: nn.Module) -> tuple[nn.Module, nn.Module]:
     return (mlp.fc1, mlp.fc2) if hasattr(mlp, "fc1") else (mlp.conv1, mlp.conv3)
 
 
-def plain_block(prefix: str, taps: Tensor, bias: Tensor | None, w1, b1, w2, b2) -> dict[str, Tensor]:
+def plain_block(
+    prefix: str, taps: Tensor, bias: Tensor | None, w1: Tensor, b1: Tensor | None, w2: Tensor, b2: Tensor | None
+) -> dict[str, Tensor]:
     """What a block without sharing would hold for the tensors that a sharing one borrows; an absent bias is zero."""
     b0, b1, b2 = (w.new_zeros(w.shape[0]) if b is None else b for w, b in ((taps, bias), (w1, b1), (w2, b2)))
     return {
@@ -359,7 +362,7 @@ class Agent(MapContract):
         return theirs
 
     @classmethod
-    def default_cfg(cls, **variant) -> dict:
+    def default_cfg(cls, **variant: Any) -> dict:
         first_conv = "input_proj.conv1" if variant.get("stem") == "res" else "input_proj"
         return dict(first_conv=first_conv, classifier="linear")
 
@@ -367,7 +370,7 @@ class Agent(MapContract):
 def read_structure(vit: nn.Module, *, share: bool = False) -> dict:
     """Depth, width, heads and MLP ratio of a ViT with the usual blocks; `share`: also check what sharing borrows."""
 
-    def refuse(why: str):
+    def refuse(why: str) -> UserError:
         needed = "a list `blocks` of one width, each with attn.num_heads"
         if share:
             needed += ", attn.qkv (rows query | key | value), attn.proj and mlp.fc1, mlp.fc2 (or mlp.conv1, mlp.conv3)"
@@ -403,7 +406,7 @@ def read_structure(vit: nn.Module, *, share: bool = False) -> dict:
     return dict(depth=len(blocks), embed_dim=dim, num_heads=num_heads, mlp_ratio=mlp_ratio)
 
 
-def create_agent(vit: nn.Module, *, stem: str = "auto", share: bool = False, **overrides) -> Agent:
+def create_agent(vit: nn.Module, *, stem: str = "auto", share: bool = False, **overrides: Any) -> Agent:
     """An agent with the depth, width, heads, MLP ratio, image size and classes of any ViT with the usual blocks.
 
     Let the ViT's tokens form a grid of stride p. The base stem gives the agent that grid in all blocks. The res-like stem

@@ -60,14 +60,14 @@ class Contract(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return self.forward_head(self.forward_features(x))
 
-    def run(self, block: nn.Module, *args) -> Tensor:
+    def run(self, block: nn.Module, *args: Any) -> Tensor:
         """A block's output; with gradient checkpointing, computed a second time when its gradient is wanted."""
         if self.grad_checkpointing and torch.is_grad_enabled():
             return checkpoint_block(block, *args)
         return block(*args)
 
     def run_blocks(
-        self, x: Tensor, *args, take: Collection[int] = (), stop: int | None = None
+        self, x: Tensor, *args: Any, take: Collection[int] = (), stop: int | None = None
     ) -> tuple[Tensor, list[Tensor]]:
         """One block after another, each with the same further arguments: what most `forward_blocks` end in."""
         taken = []
@@ -130,6 +130,7 @@ class TokenContract(Contract):
     num_prefix_tokens = 1
     pools = ("token", "avg", "avgmax", "max", "")
     global_pool: str
+    pos_embed: nn.Parameter | None
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
         if global_pool is not None:
@@ -174,7 +175,7 @@ class TokenContract(Contract):
         stop_early: bool = False,
         output_fmt: str = "NCHW",
         intermediates_only: bool = False,
-    ):
+    ) -> Any:  # maps, or pairs with prefix tokens; alone, or behind the final tokens
         """The token maps after the chosen blocks, as timm's VisionTransformer returns them."""
         grid = self.grid_of(x)
         x, taken, _ = self.take_blocks(x, indices, stop_early, output_fmt)
@@ -190,6 +191,8 @@ class TokenContract(Contract):
 
 class MapContract(Contract):
     """Stages or blocks of feature maps, pooling and classifier, as in timm's convolutional networks."""
+
+    global_pool: nn.Module
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
         self.num_classes = num_classes
@@ -229,6 +232,8 @@ class MapContract(Contract):
 
 class TimmViT(VisionTransformer):
     """timm's ViT, whose position embedding is resized as `load_weights` does it."""
+
+    pos_embed: nn.Parameter | None
 
     def set_input_size(
         self, img_size: int | tuple[int, int] | None = None, patch_size: int | tuple[int, int] | None = None

@@ -7,6 +7,7 @@ Equal to the authors' release in tests/golden/test_dhvt.py. Deviates: any grid s
 
 from collections.abc import Collection
 from itertools import pairwise
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -42,7 +43,15 @@ class Affine(nn.Module):
 class SOPE(nn.Module):
     """Sequential overlapping patch embedding: 3x3 convolutions that halve the map, one per factor 2 of the patch."""
 
-    def __init__(self, img_size, patch_size: int, in_chans: int, embed_dim: int, *, final_act: bool | str = "official"):
+    def __init__(
+        self,
+        img_size: int | tuple[int, int],
+        patch_size: int,
+        in_chans: int,
+        embed_dim: int,
+        *,
+        final_act: bool | str = "official",
+    ):
         super().__init__()
         stages = patch_size.bit_length() - 1
         if patch_size < 2 or patch_size != 2**stages:
@@ -67,7 +76,9 @@ class SOPE(nn.Module):
         self.patch_size = to_2tuple(patch_size)
         self.set_input_size(img_size)
 
-    def set_input_size(self, img_size=None, patch_size=None) -> None:
+    def set_input_size(
+        self, img_size: int | tuple[int, int] | None = None, patch_size: int | tuple[int, int] | None = None
+    ) -> None:
         if patch_size is not None and to_2tuple(patch_size) != self.patch_size:
             raise UserError(
                 f"patch_size={patch_size}: SOPE's convolutions are made for {self.patch_size[0]}; build a new model."
@@ -285,7 +296,14 @@ class DHVT(TokenContract):
         self.apply(init_linear)
 
     @classmethod
-    def default_cfg(cls, *, img_size=224, sope: bool = True, abs_pos_embed: bool = False, **variant) -> dict:
+    def default_cfg(
+        cls,
+        *,
+        img_size: int | tuple[int, int] = 224,
+        sope: bool = True,
+        abs_pos_embed: bool = False,
+        **variant: Any,
+    ) -> dict:
         return dict(
             first_conv="patch_embed.proj.0.0" if sope else "patch_embed.proj",
             classifier="head",

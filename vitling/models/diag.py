@@ -9,6 +9,7 @@ what a hook sees stays what it was.
 import math
 from collections.abc import Collection
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -30,7 +31,15 @@ class WideBlock(Block):
     """timm's pre-norm block with widths of attention and MLP that do not follow from the width of the tokens."""
 
     def __init__(
-        self, dim: int, num_heads: int, *, head_dim: int, mlp_dim: int, attn_drop: float, proj_drop: float, **kwargs
+        self,
+        dim: int,
+        num_heads: int,
+        *,
+        head_dim: int,
+        mlp_dim: int,
+        attn_drop: float,
+        proj_drop: float,
+        **kwargs: Any,
     ):
         super().__init__(dim, num_heads=1, **kwargs)
         self.attn = Attention(
@@ -65,7 +74,7 @@ class DiagViT(TimmViT):
         qkv_bias: bool = False,
         pos_drop_rate: float = 0.1,
         proj_drop_rate: float = 0.1,
-        **kwargs,
+        **kwargs: Any,
     ):
         super().__init__(
             img_size=img_size,
@@ -112,7 +121,7 @@ class DiagViT(TimmViT):
         return theirs
 
     @classmethod
-    def default_cfg(cls, **variant) -> dict:
+    def default_cfg(cls, **variant: Any) -> dict:
         return dict(first_conv="patch_embed.proj", classifier="head", fixed_input_size=True)
 
 
@@ -213,7 +222,7 @@ class DiagResNet18(MapContract):
         return self.run_blocks(self.stem(x), take=take, stop=stop)
 
     @classmethod
-    def default_cfg(cls, **variant) -> dict:
+    def default_cfg(cls, **variant: Any) -> dict:
         return dict(first_conv="conv1", classifier="linear")
 
 

@@ -8,6 +8,7 @@ VisionTransformer does the rest, so its whole contract holds.
 
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
 import torch
 from timm.layers import LayerNorm, Mlp, PatchEmbed, build_sincos2d_pos_embed, to_2tuple
@@ -25,14 +26,14 @@ class ConvStem(nn.Module):
 
     def __init__(
         self,
-        img_size,
+        img_size: int | tuple[int, int],
         patch_size: int = 8,
         in_chans: int = 3,
         embed_dim: int = 128,
         bias: bool = True,  # timm's ViT asks for it; BatchNorm brings one either way
         dynamic_img_pad: bool = False,
-        device=None,
-        dtype=None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ):
         super().__init__()
         if dynamic_img_pad:
@@ -56,7 +57,9 @@ class ConvStem(nn.Module):
         self.patch_size = to_2tuple(patch_size)
         self.set_input_size(img_size)
 
-    def set_input_size(self, img_size=None, patch_size=None) -> None:
+    def set_input_size(
+        self, img_size: int | tuple[int, int] | None = None, patch_size: int | tuple[int, int] | None = None
+    ) -> None:
         if patch_size is not None and to_2tuple(patch_size) != self.patch_size:
             raise UserError(f"patch_size={patch_size}: the stem is made for {self.patch_size[0]}; build a new model.")
         if img_size is not None:
@@ -83,12 +86,12 @@ class ConvMlp(nn.Module):
         self,
         in_features: int,
         hidden_features: int,
-        act_layer=nn.GELU,
-        norm_layer=None,
+        act_layer: type[nn.Module] = nn.GELU,
+        norm_layer: type[nn.Module] | None = None,
         bias: bool = True,
         drop: float = 0.0,
-        device=None,
-        dtype=None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
     ):
         super().__init__()
         if norm_layer is not None:
@@ -119,12 +122,12 @@ class HybridViT(VisionTransformer):
     def __init__(
         self,
         *,
-        img_size=32,
+        img_size: int | tuple[int, int] = 32,
         patch_size: int = 8,
         global_pool: str = "avg",
         conv_stem: bool = True,
         conv_mlp: bool = True,
-        **kwargs,
+        **kwargs: Any,
     ):
         if kwargs.get("dynamic_img_size"):
             raise UserError(
@@ -154,7 +157,9 @@ class HybridViT(VisionTransformer):
         weight = next(self.parameters())
         self.register_buffer("positions", embed.to(weight.device, weight.dtype), persistent=False)
 
-    def set_input_size(self, img_size=None, patch_size=None) -> None:
+    def set_input_size(
+        self, img_size: int | tuple[int, int] | None = None, patch_size: int | tuple[int, int] | None = None
+    ) -> None:
         super().set_input_size(img_size, patch_size)
         self._place_tokens()
 
@@ -163,7 +168,7 @@ class HybridViT(VisionTransformer):
         return self.pos_drop(x + self.positions)
 
     @classmethod
-    def default_cfg(cls, *, conv_stem: bool = True, **variant) -> dict:
+    def default_cfg(cls, *, conv_stem: bool = True, **variant: Any) -> dict:
         first_conv = "patch_embed.proj.0" if conv_stem else "patch_embed.proj"
         return dict(first_conv=first_conv, classifier="head", fixed_input_size=True)
 

@@ -220,12 +220,11 @@ def find_attention_layout(model: nn.Module, name: str, weights: Tensor, images: 
         grid = tuple(window) if isinstance(window, list | tuple) and prod(window) == Q else _grid_of(Q, (1, 1))
         return AttentionLayout(Layout(grid), Layout(grid), windows) if grid and Q == K else None
     extra = module.num_heads if hasattr(module, "head_tokens") else 0
-    layouts = [find_layout(model, tokens - extra, size) for tokens in (Q, K)]
-    if any(layout is None for layout in layouts) or (layouts[0].prefix_tokens != layouts[1].prefix_tokens):
+    queries, keys = (find_layout(model, tokens - extra, size) for tokens in (Q, K))
+    if queries is None or keys is None or queries.prefix_tokens != keys.prefix_tokens:
         return None
-    for layout in layouts:
-        layout.extra = extra
-    return AttentionLayout(*layouts)
+    queries.extra = keys.extra = extra
+    return AttentionLayout(queries, keys)
 
 
 def what_works(model: nn.Module, images: Tensor) -> dict[str, str | None]:

@@ -1,6 +1,8 @@
 """Parts that three families share and timm.layers lacks."""
 
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from typing import Any
 
 import torch
 from timm.layers import trunc_normal_
@@ -8,7 +10,7 @@ from timm.models import checkpoint
 from torch import Tensor, nn
 
 
-def checkpoint_block(block: nn.Module, *args) -> Tensor:
+def checkpoint_block(block: nn.Module, *args: Any) -> Tensor:
     """Gradient checkpointing of a block with BatchNorm: it runs twice per step, but its batch is counted once."""
     if torch.compiler.is_compiling():  # recomputes values only, and cannot take a context
         return checkpoint(block, *args)
@@ -16,7 +18,7 @@ def checkpoint_block(block: nn.Module, *args) -> Tensor:
 
 
 @contextmanager
-def frozen_statistics(module: nn.Module):
+def frozen_statistics(module: nn.Module) -> Iterator[None]:
     """Run BatchNorm without counting the batch."""
     norms = [m for m in module.modules() if isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d | nn.SyncBatchNorm)]
     before = [(norm.momentum, norm.num_batches_tracked.clone()) for norm in norms]

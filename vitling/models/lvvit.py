@@ -7,7 +7,7 @@ Equal to the authors' release in tests/golden/test_lvvit.py. Deviates: `model(x)
 
 from collections.abc import Collection, Sequence
 from math import prod, sqrt
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ from vitling.models.layers import init_linear
 Box = tuple[int, int, int, int]  # top, left, bottom, right, in cells of the token grid
 
 
-def random_box(grid: tuple[int, int], rng=np.random) -> Box:
+def random_box(grid: tuple[int, int], rng: Any = np.random) -> Box:
     """A box as CutMix draws it: area uniform before clipping, centre uniform in the grid.
 
     `rng` is NumPy's global generator or a `RandomState`; the order of its three draws is the release's.
@@ -69,6 +69,8 @@ class PatchStem(nn.Module):
     theirs, and so is its kernel unless `proj_kernel` lets patches overlap. Without kernels it is a plain patch embedding.
     """
 
+    img_size: tuple[int, int]
+
     def __init__(
         self,
         img_size: int | tuple[int, int],
@@ -102,7 +104,9 @@ class PatchStem(nn.Module):
             raise UserError(f"patch_size={patch_size} must be a multiple of the stem's stride, {self.stem_stride}.")
         return patch_size // self.stem_stride
 
-    def set_input_size(self, img_size=None, patch_size=None) -> None:
+    def set_input_size(
+        self, img_size: int | tuple[int, int] | None = None, patch_size: int | tuple[int, int] | None = None
+    ) -> None:
         if patch_size is not None:
             self.set_patch_size(to_2tuple(patch_size)[0])
         height, width = to_2tuple(img_size or self.img_size)
@@ -281,7 +285,13 @@ class LVViT(TokenContract):
 
     @classmethod
     def default_cfg(
-        cls, *, img_size=224, embed_dim: int = 384, stem_kernels=(7, 3, 3), return_dense: bool = False, **variant
+        cls,
+        *,
+        img_size: int | tuple[int, int] = 224,
+        embed_dim: int = 384,
+        stem_kernels: Sequence[int] = (7, 3, 3),
+        return_dense: bool = False,
+        **variant: Any,
     ) -> dict:
         return dict(
             first_conv="patch_embed.conv1" if stem_kernels else "patch_embed.proj",
@@ -318,7 +328,9 @@ class LVViT(TokenContract):
     def forward_features(self, x: Tensor, box: Box | None = None) -> Tensor:
         return self.norm(self.forward_blocks(x, box=box)[0])
 
-    def forward_tokens(self, x: Tensor, box: Box | Literal["random"] | None = None):
+    def forward_tokens(
+        self, x: Tensor, box: Box | Literal["random"] | None = None
+    ) -> tuple[Tensor, Tensor, Box | None]:
         """Class logits (B, classes), dense logits (B, N, classes) and the box whose tokens were mixed on the way.
 
         The class logits see the mixed image; the dense logits are put back, each to the image its token came from.
@@ -334,6 +346,7 @@ class LVViT(TokenContract):
         return self.head(self.pool(x)), dense, box
 
     def dense_logits(self, x: Tensor) -> Tensor:
+        assert self.aux_head is not None
         return self.aux_head(self.head_drop(x[:, 1:]))
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
@@ -345,7 +358,7 @@ class LVViT(TokenContract):
             return logits
         return logits + self.max_dense_weight * self.dense_logits(x).amax(dim=1)
 
-    def forward(self, x: Tensor):
+    def forward(self, x: Tensor) -> Tensor | tuple[Tensor, Tensor, Box | None]:
         if self.mix_token and self.training:
             return self.forward_tokens(x, "random")
         return self.forward_head(self.forward_features(x))

@@ -2,23 +2,25 @@
 
 import sys
 from functools import partial
+from typing import Any
 
 import timm
 import torch
 from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from timm.layers import to_2tuple
 from timm.models import build_model_with_cfg, generate_default_cfgs, resolve_pretrained_cfg
+from torch import nn
 
 from vitling.errors import UserError, did_you_mean
 from vitling.models.weights import adapt_state
 
 
-def filter_checkpoint(state: dict, model) -> dict:
+def filter_checkpoint(state: dict, model: nn.Module) -> dict:
     """What timm calls on a checkpoint before loading it: names, position embeddings and the first layer become the model's."""
     return adapt_state(state, model)[0]
 
 
-def _entrypoint(model_class: type, name: str, variant: dict):
+def _entrypoint(model_class: Any, name: str, variant: dict):  # a class of ours, with `default_cfg`
     def create(pretrained: bool = False, **kwargs):
         # The number of classes and of channels may come from the config.json of a folder that is being loaded.
         cfg = resolve_pretrained_cfg(name, kwargs.get("pretrained_cfg"), kwargs.get("pretrained_cfg_overlay"))
@@ -46,11 +48,10 @@ def _entrypoint(model_class: type, name: str, variant: dict):
     return create
 
 
-def register_variants(model_class: type, variants: dict[str, dict]) -> None:
+def register_variants(model_class: type[Any], variants: dict[str, dict]) -> None:
     """Enter each row of a family's table into timm's registry, as `timm.create_model(name)`."""
     module = sys.modules[model_class.__module__]
-    if not hasattr(module, "default_cfgs"):
-        module.default_cfgs = {}
+    default_cfgs = vars(module).setdefault("default_cfgs", {})
     for name, variant in variants.items():
         cfg = dict(
             input_size=(variant.get("in_chans", 3), *to_2tuple(variant.get("img_size", 224))),
@@ -61,11 +62,13 @@ def register_variants(model_class: type, variants: dict[str, dict]) -> None:
             std=IMAGENET_DEFAULT_STD,
             license="apache-2.0",
         ) | model_class.default_cfg(**variant)
-        module.default_cfgs.update(generate_default_cfgs({name: cfg}))
+        default_cfgs.update(generate_default_cfgs({name: cfg}))
         setattr(module, name, timm.models.register_model(_entrypoint(model_class, name, variant)))
 
 
-def build_model(name: str, *, num_classes: int, in_chans: int, img_size: tuple[int, int], **model_args):
+def build_model(
+    name: str, *, num_classes: int, in_chans: int, img_size: tuple[int, int], **model_args: Any
+) -> nn.Module:
     """Any model of ours or timm's for these images, checked to take them."""
     _check_name(name)
     arguments = dict(num_classes=num_classes, in_chans=in_chans, **model_args)

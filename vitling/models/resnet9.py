@@ -5,6 +5,7 @@ max-pooling, a residual pair in the first and the last, global max-pooling and a
 """
 
 from collections.abc import Collection
+from typing import Any
 
 import torch
 from timm.layers import DropPath, to_2tuple
@@ -95,7 +96,7 @@ class ResNet9(MapContract):
         return x if pre_logits or self.num_classes == 0 else self.head(x) * LOGIT_SCALE
 
     @classmethod
-    def default_cfg(cls, **variant) -> dict:
+    def default_cfg(cls, **variant: Any) -> dict:
         return dict(first_conv="stem.0", classifier="head")
 
 

@@ -7,8 +7,9 @@ autocast (in half precision its 1e-8 is zero, and 0/0 is the NaN that users of t
 """
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -115,7 +116,16 @@ class TokenPerformer(nn.Module):
 class FrontEnd(nn.Module):
     """Three overlapping splits in a row: their sizes, and the grid of tokens after each."""
 
-    def __init__(self, img_size, *, kernels=(7, 3, 3), strides=(4, 2, 2), paddings=(2, 1, 1)):
+    img_size: tuple[int, int]
+
+    def __init__(
+        self,
+        img_size: int | tuple[int, int],
+        *,
+        kernels: Sequence[int] = (7, 3, 3),
+        strides: Sequence[int] = (4, 2, 2),
+        paddings: Sequence[int] = (2, 1, 1),
+    ):
         super().__init__()
         if not len(kernels) == len(strides) == len(paddings) == 3:
             given = f"kernels={tuple(kernels)}, strides={tuple(strides)}, paddings={tuple(paddings)}"
@@ -128,7 +138,9 @@ class FrontEnd(nn.Module):
     def feat_ratio(self) -> int:
         return math.prod(split["stride"] for split in self.splits)
 
-    def set_input_size(self, img_size=None, patch_size=None) -> None:
+    def set_input_size(
+        self, img_size: int | tuple[int, int] | None = None, patch_size: int | tuple[int, int] | None = None
+    ) -> None:
         if patch_size is not None and to_2tuple(patch_size) != to_2tuple(self.feat_ratio()):
             raise UserError(
                 f"patch_size={patch_size}: this front end makes one token of {self.feat_ratio()} px, the product of its "
@@ -152,13 +164,23 @@ class TokensToToken(FrontEnd):
     """Soft split, token layer and back to an image, twice; then a last soft split: (B, C, H, W) -> (B, N, D)."""
 
     def __init__(
-        self, img_size, in_chans: int, embed_dim: int, *, token_layer: type, token_dim: int = 64, drop=None, **splits
+        self,
+        img_size: int | tuple[int, int],
+        in_chans: int,
+        embed_dim: int,
+        *,
+        token_layer: type,
+        token_dim: int = 64,
+        drop: float | None = None,
+        **splits: Any,
     ):
         super().__init__(img_size, **splits)
         areas = [split["kernel_size"] ** 2 for split in self.splits]
-        drop = {} if drop is None else dict(drop=drop)  # the release drops in one kind of token layer and not the other
-        self.attention1 = token_layer(in_chans * areas[0], token_dim, **drop)
-        self.attention2 = token_layer(token_dim * areas[1], token_dim, **drop)
+        dropout = (
+            {} if drop is None else dict(drop=drop)
+        )  # the release drops in one kind of token layer and not the other
+        self.attention1 = token_layer(in_chans * areas[0], token_dim, **dropout)
+        self.attention2 = token_layer(token_dim * areas[1], token_dim, **dropout)
         # Split and projection are one convolution with this weight; it was measured and is no faster.
         self.project = nn.Linear(token_dim * areas[2], embed_dim)
 
@@ -179,7 +201,9 @@ class TokensToToken(FrontEnd):
 class ConvTokens(FrontEnd):
     """T2T-ViT_c of the paper: three convolutions in place of the soft splits, with nothing between them."""
 
-    def __init__(self, img_size, in_chans: int, embed_dim: int, *, token_dim: int = 64, **splits):
+    def __init__(
+        self, img_size: int | tuple[int, int], in_chans: int, embed_dim: int, *, token_dim: int = 64, **splits: Any
+    ):
         super().__init__(img_size, **splits)
         self.soft_split0 = nn.Conv2d(in_chans, token_dim, **self.splits[0])
         self.soft_split1 = nn.Conv2d(token_dim, token_dim, **self.splits[1])
@@ -199,7 +223,14 @@ FIRST_LAYERS = {
 }
 
 
-def create_front_end(tokens_type: str, img_size, in_chans: int, embed_dim: int, patch_size, t2t: dict) -> nn.Module:
+def create_front_end(
+    tokens_type: str,
+    img_size: int | tuple[int, int],
+    in_chans: int,
+    embed_dim: int,
+    patch_size: int | None,
+    t2t: dict[str, Any],
+) -> nn.Module:
     """What turns images into tokens; `t2t` holds those arguments of the soft splits that were given."""
     if tokens_type == "patch":
         if t2t:
@@ -363,7 +394,7 @@ class Block(nn.Module):
 class DenseBlock(Block):
     """A block that adds `growth_rate` channels to its input and leaves the input as it was."""
 
-    def __init__(self, dim: int, growth_rate: int, **block):
+    def __init__(self, dim: int, growth_rate: int, **block: Any):
         super().__init__(dim, **block)
         self.dense_linear = nn.Linear(dim, growth_rate)
 
@@ -396,6 +427,7 @@ class TokenModel(TokenContract):
 
     stem_group = r"^cls_token|pos_embed|tokens_to_token|patch_embed"
     coarse_groups = r"^blocks\.(\d+)"
+    pos_embed: nn.Parameter
 
     def __init__(
         self,
@@ -449,7 +481,7 @@ class TokenModel(TokenContract):
             trunc_normal_(self.pos_embed, std=0.02)
 
     @classmethod
-    def default_cfg(cls, **variant) -> dict:
+    def default_cfg(cls, **variant: Any) -> dict:
         return dict(
             first_conv=FIRST_LAYERS[variant.get("tokens_type", "performer")],
             classifier="head",
@@ -471,7 +503,9 @@ class TokenModel(TokenContract):
             raise UserError(f"img_size={self.front_end.img_size} is smaller than one patch; use larger images.")
         return sinusoid_table(self.front_end.num_patches + self.num_prefix_tokens, self.embed_dim)
 
-    def set_input_size(self, img_size=None, patch_size=None) -> None:
+    def set_input_size(
+        self, img_size: int | tuple[int, int] | None = None, patch_size: int | tuple[int, int] | None = None
+    ) -> None:
         """Take images of another size: a sinusoid is made anew, as a new model has it; any other table is resized."""
         old_grid = self.grid_size
         is_sinusoid = torch.equal(self.pos_embed.cpu(), self.sinusoid().to(self.pos_embed.dtype))
@@ -518,7 +552,7 @@ class T2TViT(TokenModel):
         proj_drop_rate: float = 0.0,
         attn_drop_rate: float = 0.0,
         drop_path_rate: float = 0.0,
-        **model,
+        **model: Any,
     ):
         blocks = [
             Block(
@@ -552,7 +586,7 @@ class T2TViTDense(TokenModel):
         proj_drop_rate: float = 0.0,
         attn_drop_rate: float = 0.0,
         drop_path_rate: float = 0.0,
-        **model,
+        **model: Any,
     ):
         # The release takes one rate per stage, and the first few of twelve: the full rate is never reached.
         drop_paths = calculate_drop_path_rates(drop_path_rate, max(12, len(block_config)))

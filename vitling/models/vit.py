@@ -7,6 +7,7 @@ biases with a standard deviation of one).
 """
 
 from functools import partial
+from typing import Any
 
 import torch
 from timm.layers import Attention, LayerNorm, maybe_add_mask, resolve_self_attn_mask
@@ -38,11 +39,11 @@ class Entmax(torch.autograd.Function):
         return p / p.sum(dim=-1, keepdim=True)
 
     @staticmethod
-    def setup_context(ctx, inputs, output) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
         ctx.save_for_backward(inputs[1], output)
 
     @staticmethod
-    def backward(ctx, grad: Tensor):
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None]:
         alpha, p = ctx.saved_tensors
         on_support = p > 0
         slope = torch.where(on_support, p.pow(2 - alpha), 0)
@@ -68,7 +69,7 @@ def entmax(x: Tensor, alpha: Tensor) -> Tensor:
 class EntmaxAttention(Attention):
     """Self-attention whose weights are the entmax of the scores, with one learned alpha per layer."""
 
-    def __init__(self, dim: int, **kwargs):
+    def __init__(self, dim: int, **kwargs: Any):
         super().__init__(dim, **kwargs)
         self.fused_attn = False  # no fused kernel knows entmax
         self.alpha = nn.Parameter(torch.tensor(1.5))
@@ -98,7 +99,7 @@ class BootstrappingViT(TimmViT):
         attention: str = "softmax",
         init: str = "sane",
         norm_eps: float = 1e-5,
-        **kwargs,
+        **kwargs: Any,
     ):
         if attention not in ATTENTION:
             raise UserError(f"unknown attention={attention!r}. {did_you_mean(attention, ATTENTION)}")
@@ -157,7 +158,7 @@ class BootstrappingViT(TimmViT):
         return theirs
 
     @classmethod
-    def default_cfg(cls, **variant) -> dict:
+    def default_cfg(cls, **variant: Any) -> dict:
         return dict(first_conv="patch_embed.proj", classifier="head", fixed_input_size=True)
 
 

@@ -79,7 +79,7 @@ def load_weights(
     model = unwrap_model(model)
     name = "the given weights"
     if isinstance(source, Mapping):
-        content = source
+        content: object = source
     else:
         path = _weights_file(Path(source))
         content, recorded = _read(path)
@@ -249,7 +249,7 @@ def _pick_state(content, name: str, use_ema: bool) -> tuple[dict, str]:
     if not isinstance(content, Mapping):
         raise UserError(f"{name} holds a {type(content).__name__}, not a dict of weights.")
     if use_ema:
-        entries = _AVERAGED
+        entries: tuple[str, ...] = _AVERAGED
         if not any(entry in content for entry in entries):
             raise UserError(f"{name} has no averaged weights, only {_some(content)}; leave out use_ema.")
     else:
@@ -296,8 +296,9 @@ def _fill_tied(state: dict[str, Tensor], own: dict[str, Tensor]) -> None:
             names.setdefault((value.data_ptr(), value.shape, value.stride()), []).append(key)
     for tied in names.values():
         stored = next((key for key in tied if key in state), None)
-        for key in tied if stored else ():
-            state.setdefault(key, state[stored])
+        if stored is not None:
+            for key in tied:
+                state.setdefault(key, state[stored])
 
 
 # Shapes
@@ -356,7 +357,7 @@ def _split_rows(rows: int, prefix: int, grid: tuple[int, int] | None) -> tuple[i
     """How many of a position embedding's rows come before the patches, and the grid of these."""
     for count in (prefix, 1, 0, 2):
         if grid is not None and rows - count == math.prod(grid):
-            return count, tuple(grid)
+            return count, (grid[0], grid[1])
     for count in (prefix, 1, 0, 2):
         side = math.isqrt(rows - count)
         if grid is None and side * side == rows - count:

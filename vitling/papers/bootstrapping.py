@@ -1,8 +1,9 @@
 """The tables of "Bootstrapping ViTs: Towards Liberating Vision Transformers from Pre-training" (Zhang et al. 2022)."""
 
 from dataclasses import replace
+from typing import Any
 
-from vitling.papers.table import CIFAR10, CIFAR100, IMAGENET, Data, Figure, Row, Table, nano
+from vitling.papers.table import CIFAR10, CIFAR100, IMAGENET, NO_NANO, Data, Figure, Row, Table, nano
 from vitling.recipes import Recipe
 
 _MEASURED = "last epoch of one run, on the test set"
@@ -12,11 +13,13 @@ _FINE_TUNED = "pre-training on ImageNet has no nano counterpart"
 
 
 def _vit(size: str = "s", **changes) -> Recipe:
-    return nano("boot_vit_nano", **({} if size == "s" else {"depth": 8}), **changes)
+    deeper: dict[str, Any] = {} if size == "s" else {"depth": 8}
+    return nano("boot_vit_nano", **deeper, **changes)
 
 
 def _agent(size: str = "s", **changes) -> Recipe:
-    deeper = {} if size == "s" else {"depth": 8, "down_sample": [1, 5], "pre_norm": False}  # as Agent-B is to Agent-S
+    # as Agent-B is to Agent-S
+    deeper: dict[str, Any] = {} if size == "s" else {"depth": 8, "down_sample": [1, 5], "pre_norm": False}
     return nano("agent_nano", **deeper, **changes)
 
 
@@ -24,7 +27,7 @@ def _with_sam(recipe: Recipe) -> Recipe:
     return replace(recipe, optim=replace(recipe.optim, sam_rho=0.1))
 
 
-def joint(size: str = "s", **method_args) -> Recipe:
+def joint(size: str = "s", **method_args: Any) -> Recipe:
     """The nano ViT with its agent; `method_args` as for method=bootstrap."""
     return _vit(size, method="bootstrap", method_args=method_args)
 
@@ -49,7 +52,7 @@ _INIT_B = "starts from DeiT-S's weights, which have the same sizes"
 
 # fmt: off
 # label, recipe, top-1 on CIFAR-10 and CIFAR-100, millions of parameters on both, 10^9 multiply-adds, network, note
-_TABLE_1 = (
+_TABLE_1: tuple[tuple[Any, ...], ...] = (
     ("EfficientNet-B2",     "efficientnet_b2",  94.14, 75.55, 7.71, 7.84, 0.70, "model", "computed 0.66 G"),
     ("ResNet-50",           "resnet50",         94.92, 77.57, 23.53, 23.71, 4.14, "model", ""),
     ("Agent-S",             "agent_s",          94.18, 74.62, 8.66, 8.73, 3.37, "model", f"{_AGENT_COUNT}; {_BASE_SIZE}"),
@@ -89,7 +92,7 @@ def _table_1() -> tuple[Row, ...]:
                     data=data,
                     network=network,
                     note=note,
-                    **({"no_nano": _FINE_TUNED} if "pretrained" in recipe else {}),
+                    no_nano=_FINE_TUNED if "pretrained" in recipe else NO_NANO,
                 )
             )
     return tuple(rows)
@@ -252,7 +255,7 @@ def _tried(setting: str, value: float) -> Row:
         f"{setting} {value:g}",
         None,
         "bootstrapping/cifar100_vit_s_joint",
-        joint(**{setting: value}),
+        joint("s", **{setting: value}),
         data=CIFAR100,
         change={f"method_args.{setting}": value},
     )

@@ -1,5 +1,7 @@
 """The tables of "Bridging the Gap Between Vision Transformers and CNNs on Small Datasets" (Lu et al. 2022)."""
 
+from typing import Any
+
 from vitling.papers.table import CIFAR100, IMAGENET, QUOTED, Data, Row, Table, nano
 from vitling.recipes import Recipe
 
@@ -20,11 +22,10 @@ def _tiny(patch_size: int = 4, **switches) -> Recipe:
 
 
 def _switched(*, abs_pos_embed: bool, sope: bool, daff: bool, head_tokens: bool = False) -> Recipe:
-    switches = dict(abs_pos_embed=abs_pos_embed, sope=sope, daff=daff, head_tokens=head_tokens)
-    return nano("dhvt_nano", **switches)
+    return nano("dhvt_nano", abs_pos_embed=abs_pos_embed, sope=sope, daff=daff, head_tokens=head_tokens)
 
 
-_DEIT = dict(abs_pos_embed=True, sope=False, daff=False, head_tokens=False)
+_DEIT: dict[str, Any] = dict(abs_pos_embed=True, sope=False, daff=False, head_tokens=False)
 
 # -- Table 2 -----------------------------------------------------------------------------------------------------------
 

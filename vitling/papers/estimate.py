@@ -92,7 +92,9 @@ def _count(network: nn.Module) -> Size:
 
 def read_structure(line: Line) -> dict[str, int]:
     """Layers, width and heads of a line's network, as it is built."""
-    network = build_on_meta(_published_network(line, "paper"), line.row.data.classes, 3)
+    recipe = _published_network(line, "paper")
+    assert recipe is not None  # a row with a printed structure names its model
+    network = build_on_meta(recipe, line.row.data.classes, 3)
     layers = getattr(network, "layers", None) or network.blocks
     heads = getattr(network, "num_heads", None) or layers[0].attn.num_heads
     return {"layers": len(layers), "width": network.embed_dim, "heads": heads}
@@ -148,6 +150,7 @@ def training_rate() -> float:
 
 def _from_macs(line: Line, sizes: dict[str, Size], rate: float) -> float:
     recipe = line.recipe
+    assert recipe is not None  # asked of lines that are trained
     networks = networks_on_meta(recipe, line.row.data.classes, 3)
     macs = sizes[line.label].macs if len(networks) == 1 else sum(_count(one).macs for one in networks.values())
     passes = (1 + BACKWARD) * (2 if recipe.optim.sam_rho else 1)

@@ -25,19 +25,22 @@ from vitling.training.settings import Settings
 class Drawn:
     """What a drawing may use."""
 
+    figure: Figure
     plan: Plan
     sizes: dict[str, Size]
     study: Study | None
     callback: Callback | None
 
-    @property
-    def figure(self) -> Figure:
-        return self.plan.table
-
     def runs(self, label: str) -> list[Run]:
         """The finished runs of a line, in the order of their seeds."""
         name = next((line.study_name for line in self.plan.lines if line.label == label), None)
-        return [run for (of, _, _), run in self.study.runs.items() if of == name and run.finished]
+        runs = self.study.runs if self.study else {}
+        return [run for (of, _, _), run in runs.items() if of == name and run.finished]
+
+    def scores(self, label: str) -> list[float]:
+        """The scores of a line's finished runs."""
+        scores = [self.study.score(run) for run in self.runs(label)] if self.study else []
+        return [score for score in scores if score is not None]
 
 
 def draw_figure(
@@ -62,26 +65,42 @@ def draw_figure(
     """
     settings = settings or Settings()
     plan = make_plan(name, scale=scale, rows=rows, data=data, epochs=epochs)
+    figure = plan.table
+    if not isinstance(figure, Figure):
+        raise UserError(f"{name} is a table; reproduce trains those, and draw_figure draws figures.")
     folder = Path(folder or default_folder(plan, data))
     if runs is not None:
         study = _open_study(runs)
-    elif plan.table.kind == "sizes" and scale == "paper":
+    elif figure.kind == "sizes" and scale == "paper":
         if budget_seconds or epochs:
             raise UserError(
                 f"{name} trains nothing at the paper's scale; leave the budget and epochs out, or choose scale=nano."
             )
         study = None
     else:
-        options = dict(budget_seconds=budget_seconds, epochs=epochs, jobs=jobs, settings=settings, callback=callback)
-        study = reproduce(name, folder, scale=scale, rows=rows, seeds=seeds, data=data, **options).study
+        study = reproduce(
+            name,
+            folder,
+            scale=scale,
+            rows=rows,
+            seeds=seeds,
+            data=data,
+            budget_seconds=budget_seconds,
+            epochs=epochs,
+            jobs=jobs,
+            settings=settings,
+            callback=callback,
+        ).study
         if study is None:
             raise UserError(
                 f"{name} cannot be drawn at this scale: {plan.lines[0].reason}; try scale=nano, or give the runs of a study."
             )
-    sizes = count_sizes(plan, settings, callback) if plan.table.kind == "sizes" else {}
-    sections = DRAWINGS[plan.table.kind](Drawn(plan, sizes, study, callback))
+    sizes = count_sizes(plan, settings, callback) if figure.kind == "sizes" else {}
+    sections = DRAWINGS[figure.kind](Drawn(figure, plan, sizes, study, callback))
     if not sections:
-        raise UserError(f"{study.folder} holds no finished run of {name}; its rows are {_labels(plan)}.")
+        raise UserError(
+            f"{study.folder if study else folder} holds no finished run of {name}; its rows are {_labels(plan)}."
+        )
     if command:
         sections.append(Section("To repeat it", [Code(command)]))
     title = f"{name}: {plan.table.title}"
@@ -147,14 +166,15 @@ def _paper_point(drawn: Drawn, line: Line, what: str) -> Point | None:
     size, row = drawn.sizes.get(line.label), line.row
     printed = row.macs if what == "macs" else row.params
     counted = size and (size.macs / 1e9 if what == "macs" else size.parameters / 1e6)
-    if row.top1 is None or not (counted or printed):
+    shown = counted or printed
+    if row.top1 is None or not shown:
         return None
-    return counted or printed, row.top1, line.label, bool(counted)
+    return shown, row.top1, line.label, bool(counted)
 
 
 def _our_point(drawn: Drawn, line: Line, what: str) -> Point | None:
     size = drawn.sizes.get(line.label)
-    scores = [score for run in drawn.runs(line.label) if (score := drawn.study.score(run)) is not None]
+    scores = drawn.scores(line.label)
     if not size or not scores:
         return None
     return (size.macs / 1e9 if what == "macs" else size.parameters / 1e6), mean(scores), line.label, True
@@ -195,14 +215,15 @@ def draw_sensitivity(drawn: Drawn) -> list[Section]:
     for setting, labels in drawn.figure.groups.items():
         points = []
         for label in labels:
-            scores = [score for run in drawn.runs(label) if (score := drawn.study.score(run)) is not None]
+            scores = drawn.scores(label)
             if scores:
                 centre, ci95 = confidence_interval(scores)
                 ci95 = 0.0 if math.isnan(ci95) else ci95
                 points.append((float(label.split()[-1]), centre, centre - ci95, centre + ci95))
         if points:
             name = setting.replace("_", " ")
-            svg = plots.bands({name: tuple(zip(*points, strict=True))}, x=name, y="top-1 %", dots=True)
+            values, centres, lows, highs = zip(*points, strict=True)
+            svg = plots.bands({name: (values, centres, lows, highs)}, x=name, y="top-1 %", dots=True)
             charts.append(Chart(svg, f"The {name}; mean and 95 % interval. The others are the paper's."))
     lead = "How much does the accuracy depend on each setting?"
     return [Section("Sensitivity", charts, lead)] if charts else []
@@ -219,11 +240,12 @@ def draw_similarity(drawn: Drawn) -> list[Section]:
     for line in lines:
         pair = drawn.runs(line.label)[:1] + drawn.runs(line.label.replace("ViT", "ResNet-18", 1))[:1]
         if len(pair) == 2:
-            results = diagnosis.diagnose(*pair, callback=drawn.callback)
+            vit, resnet = pair
+            results = diagnosis.diagnose(vit, resnet, callback=drawn.callback)
             results[0].subject.name, results[1].subject.name = "ViT", "ResNet-18"
             section = page.similarity_section(results)
             if section:
-                where = line.label.removeprefix("ViT").removeprefix(", ") or Path(pair[0].recipe.data).stem
+                where = line.label.removeprefix("ViT").removeprefix(", ") or Path(vit.recipe.data).stem
                 section.title = f"ViT and ResNet-18, {where}"
                 sections.append(section)
     return sections

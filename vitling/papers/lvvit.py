@@ -1,6 +1,7 @@
 """The tables of "All Tokens Matter: Token Labeling for Training Better Vision Transformers" (Jiang et al. 2021)."""
 
 from dataclasses import replace
+from typing import Any
 
 from vitling.papers.table import QUOTED, Figure, Row, Table, nano
 from vitling.recipes import Augment, Recipe
@@ -10,12 +11,14 @@ _NEEDS_MAPS = "needs label maps in labels/imagenet, written by `vitling relabel`
 
 # -- nano networks -----------------------------------------------------------------------------------------------------
 
-_PLAIN = dict(return_dense=False, skip_lam=1.0, stem_kernels=[], stem_strides=[])
+_PLAIN: dict[str, Any] = dict(return_dense=False, skip_lam=1.0, stem_kernels=[], stem_strides=[])
 
 
 def _stem(kernels=(7, 3, 3), strides=(2, 1, 1), **changes) -> Recipe:
     """A convolutional stem without token labels and scaled residuals."""
-    arguments = dict(return_dense=False, skip_lam=1.0, stem_kernels=list(kernels), stem_strides=list(strides))
+    arguments: dict[str, Any] = dict(
+        return_dense=False, skip_lam=1.0, stem_kernels=list(kernels), stem_strides=list(strides)
+    )
     return nano("lvvit_nano", **{**arguments, **changes})
 
 
@@ -23,7 +26,7 @@ def _labeled(
     img_size: int = 16, augment: Augment | None = None, model_args: dict | None = None, **method_args
 ) -> Recipe:
     """Labels for tokens, or one per crop, from a small CNN that is trained on the same images first."""
-    settings = dict(method="token_labeling", method_args=dict(relabel="auto", **method_args))
+    settings: dict[str, Any] = dict(method="token_labeling", method_args=dict(relabel="auto", **method_args))
     return nano("lvvit_nano", img_size=img_size, augment=augment, **settings, **(model_args or {}))
 
 
@@ -35,7 +38,9 @@ _TOKENS = _labeled()
 _CUTMIX = _relabeled(mix_token=False, cutmix=1.0)
 
 
-def _row(label: str, top1: float, recipe: str, nano_recipe: Recipe | None, params: float, macs=None, note="", **more):
+def _row(
+    label: str, top1: float, recipe: str, nano_recipe: Recipe | None, params: float | None, macs=None, note="", **more
+):
     if not note and ("label" in recipe or recipe.startswith(("imagenet_", "table7", "table8", "table6"))):
         note = _NEEDS_MAPS
     return Row(label, top1, f"lvvit/{recipe}", nano_recipe, params=params, macs=macs, note=note, **more)

@@ -44,7 +44,7 @@ class Plan:
     @property
     def recipes(self) -> dict[str, Recipe]:
         """What a study has to train, by name."""
-        return {line.study_name: line.recipe for line in self.lines if line.is_trained}
+        return {line.study_name: line.recipe for line in self.lines if line.recipe and line.is_trained}
 
     def folder_name(self, data: str) -> str:
         """The default folder of its study."""
@@ -160,6 +160,7 @@ def leave_out_unready(plan: Plan) -> Plan:
 
 def _missing(line: Line) -> str:
     recipe, data = line.recipe, line.row.data
+    assert recipe is not None  # asked of lines that are trained
     if recipe.data in NO_DOWNLOAD:
         return f"{data.source or data.name} cannot be downloaded; give its folder as data."
     if recipe.init and not recipe.init.startswith(("timm/", "hf-hub:")) and not Path(recipe.init).exists():

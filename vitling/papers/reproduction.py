@@ -81,9 +81,10 @@ class Reproduction:
         results = []
         for line in self.plan.lines:
             trained = rows.get(line.study_name) if line.is_trained else None
-            scores = _scores(self.study, line) if trained else {}
+            scores = _scores(self.study, line) if self.study and trained else {}
             structure = read_structure(line) if self.plan.table.structure else None
-            ours = _ours(line, scores, first if line is not baseline else None, trained.epochs) if scores else None
+            compared = first if line is not baseline else None
+            ours = _ours(line, scores, compared, trained.epochs) if trained and scores else None
             failure = trained.failure if trained else ""
             results.append(Result(line, sizes.get(line.label), ours, failure, structure))
         return results
@@ -119,7 +120,8 @@ class Reproduction:
         """Those that were trained, or those of the plan; those of a budget are known once the speed has been measured."""
         if result.ours:
             return str(result.ours.epochs)
-        return str(result.line.recipe.epochs) if result.line.is_trained and not self.budget_seconds else ""
+        recipe = result.line.recipe
+        return str(recipe.epochs) if recipe and result.line.is_trained and not self.budget_seconds else ""
 
     def _paper_difference(self, result: Result) -> str:
         """To the first line, on the paper's own data; where it has several, the first."""
@@ -143,7 +145,7 @@ class Reproduction:
                 if len(self.study.seeds) > 1
                 else "one seed"
             )
-            where = " and ".join(dict.fromkeys(Path(result.line.recipe.data).stem for result in trained))
+            where = " and ".join(dict.fromkeys(Path(recipe.data).stem for recipe in self.plan.recipes.values()))
             notes.append(
                 f"Ours: {seeds}; on {where}, weights chosen on validation images, the test split looked at once per run; "
                 f"differences to {trained[0].line.label}, paired by seed."
@@ -225,6 +227,8 @@ class Reproduction:
 
     def write(self, command: str = "") -> Path:
         """Write reproduce.html, .md and .json into the study's folder; the path of the page."""
+        if self.study is None:
+            raise UserError(f"{self.plan.name} has no study, so there is no folder to write to; reproduce trains one.")
         folder = self.study.folder
         write_text(folder / "reproduce.md", self.to_markdown())
         write_text(folder / "reproduce.json", self.to_json())
@@ -244,7 +248,8 @@ class Reproduction:
         from vitling.reports import plots
 
         ours = [(r.line.label, r.ours.mean, r.ours.ci95) for r in self.results if r.ours]
-        paper = [(r.line.label, r.line.row.top1, math.nan) for r in self.results if r.ours]
+        printed = [(r.line.label, r.line.row.top1) for r in self.results if r.ours]
+        paper = [(label, math.nan if top1 is None else top1, math.nan) for label, top1 in printed]
         if len(ours) < 2:
             return []
         return [

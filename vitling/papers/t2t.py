@@ -1,6 +1,7 @@
 """The tables of "Tokens-to-Token ViT: Training Vision Transformers from Scratch on ImageNet" (Yuan et al. 2021)."""
 
 from dataclasses import replace
+from typing import Any
 
 from vitling.papers.table import CIFAR10, CIFAR100, QUOTED, Figure, Row, Table, nano
 from vitling.recipes import Recipe
@@ -10,10 +11,10 @@ _NO_TEACHER = "distilled from a teacher that the paper does not name"
 
 # -- nano networks -----------------------------------------------------------------------------------------------------
 
-_SPLITS = dict(kernels=[5, 3, 3], strides=[2, 2, 1], paddings=[2, 1, 1])  # as t2t_vit_nano's
+_SPLITS: dict[str, Any] = dict(kernels=[5, 3, 3], strides=[2, 2, 1], paddings=[2, 1, 1])  # as t2t_vit_nano's
 
 
-def _vit(**changes) -> Recipe:
+def _vit(**changes: Any) -> Recipe:
     """ViT-S/16 is wider and shallower than T2T-ViT-14; so is this than the nano."""
     return nano("vit_s16", **{**dict(patch_size=4, embed_dim=144, depth=6, num_heads=3, mlp_ratio=2), **changes})
 
@@ -31,7 +32,7 @@ _B16 = _vit(depth=9)
 _L16 = _vit(embed_dim=168, depth=11)
 _WITHOUT_T2T = nano("t2t_vit_14_wo_t2t", patch_size=4, embed_dim=96, depth=10, num_heads=3, mlp_ratio=2)
 _RESNET = nano("diag_resnet18_nano")
-_DENSE = dict(embed_dim=64, growth_rate=16, block_config=[2, 3, 3, 2], num_heads=2, **_SPLITS)
+_DENSE: dict[str, Any] = dict(embed_dim=64, growth_rate=16, block_config=[2, 3, 3, 2], num_heads=2, **_SPLITS)
 
 
 def _row(label: str, top1: float, recipe: str, nano_recipe: Recipe | None, params: float, macs: float, note="") -> Row:
@@ -99,7 +100,7 @@ _NO_PRE_TRAINING = "pre-training on ImageNet has no nano counterpart"
 
 
 def _transferred(label: str, name: str, params: float, cifar10: float, cifar100: float, note: str = "") -> tuple:
-    common = dict(params=params, no_nano=_NO_PRE_TRAINING)
+    common: dict[str, Any] = dict(params=params, no_nano=_NO_PRE_TRAINING)
     note = f"starts from a run of t2t/imagenet_{name}{note}"
     return (
         Row(label, cifar10, f"t2t/cifar10_{name}", data=CIFAR10, note=note, **common),

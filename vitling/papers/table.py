@@ -75,7 +75,7 @@ class Figure(Table):
     groups: dict[str, tuple[str, ...]] = field(default_factory=dict)  # a series or panel -> labels of its rows
 
 
-def nano(model: str, *, img_size: int = NANO_SIZE, augment: Augment | None = None, **changes) -> Recipe:
+def nano(model: str, *, img_size: int = NANO_SIZE, augment: Augment | None = None, **changes: Any) -> Recipe:
     """The common setting of the nano comparisons: one short schedule, light augmentation, small batches.
 
     `changes` that are fields of Recipe replace those; all others are arguments of the model.
@@ -98,5 +98,6 @@ def nano_on(recipe: Recipe, data: str) -> Recipe:
     """A nano recipe on other data than digits: twice the pixels, and the usual crops and flips of photographs."""
     if data == "digits":
         return recipe
+    assert isinstance(recipe.img_size, int)  # nano images are square
     augment = replace(recipe.augment, crop="pad", hflip=0.5)
     return replace(recipe, data=data, img_size=2 * recipe.img_size, augment=augment)

@@ -6,7 +6,7 @@ pictures (PNG as data URIs). `write_run_page` writes the page of a training run;
 
 import base64
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from importlib import resources
@@ -35,7 +35,7 @@ class Text:
 class Facts:
     """Names and values, in two columns."""
 
-    facts: dict[str, object]
+    facts: Mapping[str, object]
     kind = "facts"
 
 

@@ -2,6 +2,7 @@
 
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import torch
 from torch import Tensor
@@ -37,7 +38,7 @@ class OnnxModel:
         return torch.from_numpy(self.session.run(["logits"], {"image": pixels.numpy()})[0])
 
 
-def import_extra(package: str):
+def import_extra(package: str) -> ModuleType:
     """A package of the extra that ONNX needs."""
     try:
         return import_module(package)

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import timm
 import torch
@@ -26,7 +27,7 @@ LOCAL = "local-dir:"
 WEIGHTS_SUFFIXES = (".safetensors", ".pt", ".pth", ".tar", ".bin", ".ckpt")
 ALLOWED = "give a run, an exported folder, a weights file, an .onnx file, hf-hub:OWNER/NAME or a timm name with published weights"
 
-Source = Run | nn.Module | str | Path
+Source: TypeAlias = Run | nn.Module | str | Path
 
 
 @dataclass
@@ -63,7 +64,7 @@ def open_model(
     *,
     which: str = "best",
     architecture: str | None = None,
-    model_args: Mapping | None = None,
+    model_args: Mapping[str, Any] | None = None,
     max_value: int = 255,
     device: torch.device | str | None = None,
     callback: Callback | None = None,
@@ -106,7 +107,7 @@ def open_model(
     return opened
 
 
-def find_kind(source: Source) -> tuple[str, Run | nn.Module | Path | str]:
+def find_kind(source: Source) -> tuple[str, Any]:  # a module, a Run, a Path or a name: the kind says which
     """Which kind of source this is, and where it is: the one grammar. What lies here comes before names."""
     if isinstance(source, nn.Module):
         return "module", source
@@ -177,8 +178,9 @@ def _input_channels(network: nn.Module) -> int | None:
 
 def _of_network(name: str, network: nn.Module, max_value: int) -> OpenedModel:
     names = (getattr(network, "pretrained_cfg", None) or {}).get("label_names")
-    named = isinstance(names, list | tuple) and len(names) == getattr(network, "num_classes", None)
-    return OpenedModel(name, network, timm_preprocessing(network, max_value), list(names) if named else None)
+    if not isinstance(names, list | tuple) or len(names) != getattr(network, "num_classes", None):
+        names = None
+    return OpenedModel(name, network, timm_preprocessing(network, max_value), None if names is None else list(names))
 
 
 def _with_metadata(
@@ -209,7 +211,7 @@ def _open_folder(name: str, folder: Path, source: str, max_value: int, weights: 
     return _with_metadata(name, network, metadata)
 
 
-def _fill(path: Path, architecture: str | None, model_args: Mapping | None) -> nn.Module:
+def _fill(path: Path, architecture: str | None, model_args: Mapping[str, Any] | None) -> nn.Module:
     """A network of that architecture with all of its weights from the file."""
     if architecture is None:
         raise UserError(
@@ -247,7 +249,7 @@ def _load_published(name: str) -> nn.Module:
         raise UserError(f"the weights of {name} could not be downloaded: {first_line(error)}") from None
 
 
-def _published_config(name: str):
+def _published_config(name: str) -> Any:  # timm's PretrainedCfg
     try:
         config = timm.get_pretrained_cfg(name)
     except RuntimeError as error:

@@ -23,11 +23,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vitling.errors import UserError, did_you_mean
 from vitling.files import append_text, write_bytes, write_text
 from vitling.recipes import Recipe, load_recipe, save_recipe, to_dict
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from vitling.data.pipeline.preprocessing import Preprocessing
 
 KEPT_CHECKPOINTS = 2
 WEIGHTS = ("best", "last")
@@ -71,7 +76,7 @@ class Run:
     def finished(self) -> bool:
         return self.info.get("status") == "finished"
 
-    def preprocessing(self):
+    def preprocessing(self) -> "Preprocessing":
         from vitling.data.pipeline.preprocessing import Preprocessing
 
         return Preprocessing.from_dict(self.info["preprocessing"])
@@ -88,7 +93,7 @@ class Run:
         """The records of gradients.jsonl: the step, and a norm per layer."""
         return list(_read_lines(self.path / "gradients.jsonl"))
 
-    def load_model(self, which: str = "best"):
+    def load_model(self, which: str = "best") -> "nn.Module":
         """The trained model, in eval mode, on the CPU. `vitling.open_model` puts it on the device, with its preprocessing."""
         from vitling.runs.timm_folder import load_network
 
@@ -150,7 +155,7 @@ class Run:
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
-    def update(self, **changes) -> None:
+    def update(self, **changes: Any) -> None:
         write_text(
             self.path / "run.json", json.dumps({**self.info, **_jsonable(changes)}, indent=1, ensure_ascii=False)
         )
@@ -172,7 +177,7 @@ class Run:
             if _size(self.path / file) > size:
                 os.truncate(self.path / file, size)
 
-    def save_model(self, which: str, model, class_names: list[str], model_args: dict) -> None:
+    def save_model(self, which: str, model: "nn.Module", class_names: list[str], model_args: dict) -> None:
         """Weights as safetensors and a config.json in timm's format, under best/ or last/."""
         from vitling.models.weights import save_for_timm
         from vitling.runs.metadata import ModelMetadata
@@ -190,7 +195,11 @@ class Run:
         buffer = io.BytesIO()  # torch reports a full disk as something else when it writes the file itself
         torch.save(state, buffer)
         data = buffer.getvalue()
-        self.unconfirmed = {"file": f"step-{step:09d}.pt", "step": step, "sha256": hashlib.sha256(data).hexdigest()}
+        self.unconfirmed: dict[str, Any] = {
+            "file": f"step-{step:09d}.pt",
+            "step": step,
+            "sha256": hashlib.sha256(data).hexdigest(),
+        }
         write_bytes(self.path / "checkpoint" / self.unconfirmed["file"], data)
 
     def confirm_checkpoint(self) -> None:
@@ -211,7 +220,7 @@ class Run:
         """The newest state that is whole, and a line for each one that is not."""
         import torch
 
-        corrupted = []
+        corrupted: list[str] = []
         for entry in reversed(self._manifest()):
             path = self.path / "checkpoint" / entry["file"]
             if path.exists() and _sha256(path) == entry["sha256"]:

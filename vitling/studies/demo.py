@@ -59,7 +59,7 @@ def demo(out: str | Path, *, callback: StudyCallback | None = None) -> Story:
     if trained.failures:
         raise UserError("; ".join(trained.failures.values()))
     if not page.exists() or page.stat().st_mtime < max(evaluation_file(run).stat().st_mtime for run in runs):
-        diagnose_run(*runs, out=page, callback=callback)
+        diagnose_run(runs[0], runs[1], out=page, callback=callback)
     verdicts = [measured["headline"] for measured in json.loads(page.with_suffix(".json").read_text())]
     first, second = map(Contender, trained.names, runs, evaluations, verdicts)
     return Story(first, second, compare(*evaluations), page)

@@ -61,9 +61,9 @@ def learning_curves(study: Study, fraction: float) -> Section:
             continue
         length = min(len(metrics) for metrics, _ in curves)  # patience_epochs ends runs early
         accuracy = [[100 * m[i]["val_top1"] for m, _ in curves] for i in range(length)]
-        band = [[how(values) for values in accuracy] for how in (mean, min, max)]
-        by_epoch[name] = ([curves[0][0][i]["epoch"] for i in range(length)], *band)
-        by_second[name] = ([mean(t[i]["seconds"] for _, t in curves) for i in range(length)], *band)
+        middle, low, high = ([how(values) for values in accuracy] for how in (mean, min, max))
+        by_epoch[name] = ([curves[0][0][i]["epoch"] for i in range(length)], middle, low, high)
+        by_second[name] = ([mean(t[i]["seconds"] for _, t in curves) for i in range(length)], middle, low, high)
     if not by_epoch:
         return Section("Learning curves")
     caption = "Validation accuracy over {}: mean over the seeds, the band from the lowest to the highest."

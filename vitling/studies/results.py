@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 from vitling._deprecated import renamed_attribute
 from vitling.errors import UserError
@@ -61,11 +62,12 @@ class Study:
         self.names: list[str] = []
         self.seeds: list[int] = []
         self.fractions: list[float] = []
-        self.split, self.budget_seconds = "test", None
+        self.split = "test"
+        self.budget_seconds: float | None = None
         self.recipes: dict[str, Recipe] = {}  # also those of earlier plans
         self.speeds: dict[str, Speed] = {}
         self.failures: dict[Key, str] = {}
-        self.environment: dict[str, object] = {}
+        self.environment: dict[str, Any] = {}
         self._macs: dict[str, int] = {}
         if (self.folder / "study.json").exists():
             self._load()
@@ -76,7 +78,14 @@ class Study:
 
     # -- the plan --------------------------------------------------------------------------------------------------
 
-    def plan(self, recipes: dict[str, Recipe], seeds, fractions, budget_seconds, split: str) -> None:
+    def plan(
+        self,
+        recipes: dict[str, Recipe],
+        seeds: Sequence[int],
+        fractions: Sequence[float],
+        budget_seconds: float | None,
+        split: str,
+    ) -> None:
         """Take up a plan. One that only adds to the folder's, or leaves something out, keeps all finished runs."""
         known = (self.folder / "study.json").exists()
         recipes = {name: from_dict(to_dict(recipe)) for name, recipe in recipes.items()}  # as they are read back

@@ -53,7 +53,7 @@ def study(
         result.plan(recipes, seeds, fractions, budget_seconds, split)
         _check_data(recipes, split, settings)
         if budget_seconds:
-            _measure(result, settings, callback)
+            _measure(result, budget_seconds, settings, callback)
         result.check_runs()
         result.save()
         _complete(result, jobs, settings, callback)
@@ -115,7 +115,7 @@ def _complete(study: Study, jobs: int, settings: Settings, callback: StudyCallba
         raise Interrupted(f"saved the runs of {study.folder}; the same command resumes them")
 
 
-def _measure(study: Study, settings: Settings, callback: StudyCallback) -> None:
+def _measure(study: Study, budget_seconds: float, settings: Settings, callback: StudyCallback) -> None:
     """Measure the recipes that have no speed yet.
 
     A recipe that joins later is measured in turns with the first one known, and counts as if it had been there then.
@@ -129,7 +129,7 @@ def _measure(study: Study, settings: Settings, callback: StudyCallback) -> None:
         measured,
         study.folder / "measuring",
         settings=settings,
-        budget_seconds=study.budget_seconds,
+        budget_seconds=budget_seconds,
         callback=callback,
     )
     slower = study.speeds[baseline].step / speeds.pop(baseline).step if baseline else 1.0
@@ -137,12 +137,12 @@ def _measure(study: Study, settings: Settings, callback: StudyCallback) -> None:
     for name in missing:
         for fraction in study.fractions:
             try:
-                fitted = fit_to_budget(study.recipes[name], study.speeds[name], study.budget_seconds, fraction)
+                fitted = fit_to_budget(study.recipes[name], study.speeds[name], budget_seconds, fraction)
             except UserError as error:
                 raise UserError(f"{name}: {error}") from None
             part = "" if fraction == 1 else f", {fraction:g} of the data"
             speed = f"{1000 * study.speeds[name].step:.0f} ms a step"
-            callback.log(f"{name}{part}: {speed}, so epochs={fitted.epochs} in {study.budget_seconds:g} s")
+            callback.log(f"{name}{part}: {speed}, so epochs={fitted.epochs} in {budget_seconds:g} s")
 
 
 def _check_plan(recipes: dict[str, Recipe], seeds, fractions, split: str, jobs: int, settings: Settings) -> None:

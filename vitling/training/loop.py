@@ -334,6 +334,7 @@ class Loop:
         if improved:
             state.best, state.best_epoch = score, epoch + 1
             self.best_logits = torch.cat(kept) if kept else None
+        assert state.best is not None  # the first validation is an improvement
         timing = {
             "epoch": epoch + 1,
             "seconds": round(self._seconds(), 3),
@@ -361,6 +362,7 @@ class Loop:
 
     def _finish(self, stopped: str) -> None:
         state = self.state
+        assert state.best is not None  # the last epoch is always validated
         if self.accelerator.is_main_process:
             self._save_model("last", state.validated_model(self.setup))
             self._save_checkpoint()

@@ -1,5 +1,6 @@
 """One optimiser step: gradients over micro-batches and processes, SAM, clipping. It knows no method."""
 
+from collections.abc import Callable
 from contextlib import nullcontext
 
 import torch
@@ -18,7 +19,14 @@ class Stepper:
     def __init__(self, setup: Setup, schedule: Schedule | None = None):
         self.setup, self.schedule = setup, schedule
 
-    def take(self, step: int, micro_batches: MicroBatches, *, before_update=None, unscaled: bool = False) -> dict:
+    def take(
+        self,
+        step: int,
+        micro_batches: MicroBatches,
+        *,
+        before_update: Callable[[], None] | None = None,
+        unscaled: bool = False,
+    ) -> dict:
         """Step number `step`, counted from 0: its losses. `before_update` is called when the gradients are final."""
         setup = self.setup
         if self.schedule:

@@ -2,7 +2,7 @@
 
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -46,10 +46,12 @@ def relabel(
     from vitling.methods.token_labeling.relabeling import export_to_authors
 
     out = out or Path("labels") / re.sub(r"[^\w.-]+", "-", f"{Path(data).stem}-{Path(annotator).name}")
-    options = dict(which=weights, size=terminal.parse_size(size), fit=fit, top_k=top_k, raw_scores=raw_scores)
+    options: dict[str, Any] = dict(
+        which=weights, size=terminal.parse_size(size), fit=fit, top_k=top_k, raw_scores=raw_scores
+    )
     reading, bad = reading_options(data_root, None, None), "skip" if skip_bad_images else "error"
     with terminal.show_progress(quiet, print_line=print) as callback:
-        common = dict(on_bad_image=bad, reading=reading, callback=callback)
+        common: dict[str, Any] = dict(on_bad_image=bad, reading=reading, callback=callback)
         maps = vitling.relabel(annotator, data, out, **options, **common)
         if authors:
             export_to_authors(maps, data, authors, **common)

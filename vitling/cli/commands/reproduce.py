@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -75,7 +75,7 @@ def reproduce(
     if name is None or list_all:
         terminal.show_papers(name or "", as_json)
         return
-    asked = dict(scale=scale, rows=rows, data=absolute(data) if data else None, epochs=epochs)
+    asked: dict[str, Any] = dict(scale=scale, rows=rows, data=absolute(data) if data else None, epochs=epochs)
     make_plan(name, **asked)  # a typo is answered before torch has loaded
     asked |= dict(seeds=terminal.parse_seeds(seeds), budget_seconds=terminal.parse_budget(budget))
     if runs and not is_figure(name):

@@ -1,7 +1,7 @@
 """`vitling study`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -66,7 +66,7 @@ def study(
     Exit code 1: some runs failed, and the table says why.
     """
     chosen = read_recipes(recipes)
-    plan = dict(seeds=terminal.parse_seeds(seeds), fractions=terminal.parse_fractions(fractions))
+    plan: dict[str, Any] = dict(seeds=terminal.parse_seeds(seeds), fractions=terminal.parse_fractions(fractions))
     plan["budget_seconds"] = terminal.parse_budget(budget)
     if as_json + as_csv + as_markdown > 1:
         raise UserError("--json, --csv and --markdown cannot be printed together; choose one.")

@@ -63,7 +63,7 @@ def train(
 
     reading = reading_options(data_root, memory_gb, workers)
     messages, dataset = [], None
-    if settings or not recipe:  # a recipe as it stands needs no look at the data
+    if settings or chosen is None:  # a recipe as it stands needs no look at the data
         planned = vitling.plan(data, settings or [], recipe=chosen, brief=True, reading=reading)
         chosen, messages, dataset = planned.recipe, terminal.plan_lines(planned, data), planned.dataset
     chosen = vitling.override(chosen, {"data": absolute(data), "init": absolute(chosen.init) if chosen.init else ""})

@@ -4,6 +4,7 @@ import os
 import sys
 import webbrowser
 from pathlib import Path
+from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -13,7 +14,7 @@ from rich.table import Table
 console = Console(highlight=False, emoji=False)  # a class may be called ":ok:"
 
 
-def print_line(text: str, **style) -> None:
+def print_line(text: str, **style: Any) -> None:
     """A line as it is: users' names are not markup, and a long path stays whole, to be copied."""
     console.print(text, soft_wrap=True, markup=False, **style)
 

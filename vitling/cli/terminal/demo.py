@@ -1,11 +1,17 @@
 """The demo's story: the data first, then which is better, whether the difference is significant, and why."""
 
+from typing import TYPE_CHECKING
+
 from vitling.cli.terminal.console import entry, heading, print_line, print_whole
 from vitling.cli.terminal.plan import count_rows
 from vitling.cli.terminal.words import duration, percent
 
+if TYPE_CHECKING:
+    from vitling.planning.plan import Plan
+    from vitling.studies.demo import Story
 
-def show_demo_plan(plan, quiet: bool = False) -> None:
+
+def show_demo_plan(plan: "Plan", quiet: bool = False) -> None:
     """The first part of the demo: what is in the data, and the choice that the rest is about."""
     if quiet:
         return
@@ -19,7 +25,7 @@ def show_demo_plan(plan, quiet: bool = False) -> None:
     )
 
 
-def show_story(story) -> None:
+def show_story(story: "Story") -> None:
     """The end of the demo: which is better, whether the difference is significant, why, and what to try next."""
     first, second, comparison = story.first, story.second, story.comparison
     heading(f"\n3. Compare them on {first.evaluation.images} digits that neither has seen")

@@ -4,6 +4,7 @@ import csv
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.markup import escape
 from rich.table import Table
@@ -11,8 +12,14 @@ from rich.table import Table
 from vitling.cli.terminal.console import console, print_line
 from vitling.cli.terminal.words import percent
 
+if TYPE_CHECKING:
+    from vitling.deploy.export import Exported
+    from vitling.deploy.prediction import Prediction
+    from vitling.diagnose.diagnosis import Diagnosis
+    from vitling.evaluation.metrics import Evaluation
 
-def show_evaluation(result, run: Path) -> None:
+
+def show_evaluation(result: "Evaluation", run: Path) -> None:
     low, high = result.top1_interval
     summary = Table(
         title=f"{escape(result.data)}, {result.split} split, {result.images:,} images",
@@ -46,15 +53,15 @@ def show_evaluation(result, run: Path) -> None:
     console.print(table)
     if len(result.class_names) <= 12:
         confusion = Table("truth \\ seen as", *map(escape, result.class_names), title="confusion", title_justify="left")
-        for name, row in zip(result.class_names, result.confusion, strict=True):
-            confusion.add_row(escape(name), *(str(n) if n else "." for n in row))
+        for name, counts in zip(result.class_names, result.confusion, strict=True):
+            confusion.add_row(escape(name), *(str(n) if n else "." for n in counts))
         console.print(confusion)
     for note in result.notes:
         print_line(f"note: {note}")
     print_line(f"all numbers: {run / result.file_name}")
 
 
-def show_verdict(results: list, page: Path) -> None:
+def show_verdict(results: "list[Diagnosis]", page: Path) -> None:
     from vitling.diagnose.verdict import headline
 
     colours = {"problem": "red", "watch": "yellow", "ok": "green"}
@@ -70,7 +77,7 @@ def show_verdict(results: list, page: Path) -> None:
     print_line(f"page: {page}    (numbers beside it: .json, .npz)")
 
 
-def show_predictions(predictions: list, form: str) -> None:
+def show_predictions(predictions: "list[Prediction]", form: str) -> None:
     """Print predictions as a table, JSON or CSV; images that were skipped end up on standard error, with the reason."""
     seen = [p for p in predictions if p.skipped is None]
     if form == "json":
@@ -95,7 +102,7 @@ def show_predictions(predictions: list, form: str) -> None:
             print(f"skipped {p.path}: {p.skipped}", file=sys.stderr)
 
 
-def show_exported(exported) -> None:
+def show_exported(exported: "Exported") -> None:
     size = sum(p.stat().st_size for p in [exported.path, *exported.path.glob("*")] if p.is_file())
     seen, temperature = exported.metadata.preprocessing, exported.metadata.temperature
     takes = "uint8 pixels" if exported.metadata.input == "pixels" else "normalised float32"

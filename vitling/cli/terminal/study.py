@@ -3,10 +3,12 @@
 import json
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from rich.markup import escape
-from rich.progress import Progress
+from rich.progress import Progress, TaskID
 
 from vitling.callbacks import Callback, StudyCallback
 from vitling.cli.terminal.console import print_line, print_whole
@@ -14,13 +16,18 @@ from vitling.cli.terminal.training import Plain, calling_back
 from vitling.cli.terminal.words import duration, percent
 from vitling.errors import UserError, did_you_mean
 
+if TYPE_CHECKING:
+    from vitling.papers.reproduction import Reproduction
+    from vitling.studies.study import Study
+
 
 class PlainStudy(StudyCallback):
     """Lines about a study: each run when it begins and ends, and every half minute what it does."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.runs = self.finished = self.begun = 0
-        self.clock, self.done_before, self.logged = time.monotonic(), 0, set()
+        self.clock, self.done_before = time.monotonic(), 0
+        self.logged: set[str] = set()
 
     def log(self, message: str) -> None:
         if message not in self.logged:  # what every run would log again
@@ -80,12 +87,13 @@ class LiveStudy(PlainStudy):
 
     def __init__(self, progress: Progress):
         super().__init__()
-        self.progress, self.bars = progress, {}
+        self.progress = progress
+        self.bars: dict[str, TaskID] = {}
 
     def print(self, text: str) -> None:
         self.progress.console.print(text, soft_wrap=True, markup=False)
 
-    def bar(self, name: str, done: float, total: float, text: str = "") -> None:
+    def bar(self, name: str, done: float, total: float | None, text: str = "") -> None:
         if name not in self.bars:
             self.bars[name] = self.progress.add_task(escape(name), total=total, text=text)
         self.progress.update(self.bars[name], completed=done, total=total, text=text)
@@ -118,6 +126,7 @@ class LiveStudy(PlainStudy):
 class LiveStudyRun(PlainStudyRun):
     """One run of a study, as a bar."""
 
+    study: LiveStudy
     last = ""
 
     def on_progress(self, task: str, done: int, total: int | None) -> None:
@@ -132,7 +141,7 @@ class LiveStudyRun(PlainStudyRun):
 
 
 @contextmanager
-def show_study(quiet: bool = False):
+def show_study(quiet: bool = False) -> Iterator[StudyCallback]:
     """A callback for `study`. When interrupted it says how to resume, and the command ends with code 130."""
     from vitling.training.signals import Interrupted
 
@@ -144,7 +153,7 @@ def show_study(quiet: bool = False):
         sys.exit(130)
 
 
-def show_study_table(study) -> None:
+def show_study_table(study: "Study") -> None:
     print_whole(*study.table())
     for note in study.notes():
         print_line(note)
@@ -172,7 +181,7 @@ def show_papers(paper: str, as_json: bool = False) -> None:
     print("next: vitling reproduce NAME --dry-run, or --scale nano")
 
 
-def show_reproduction(result) -> None:
+def show_reproduction(result: "Reproduction") -> None:
     """A table with the paper's numbers and ours, or what would be trained."""
     print_line(result.title, style="bold")
     print_whole(*result.table())

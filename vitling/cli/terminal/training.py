@@ -2,22 +2,29 @@
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from vitling.callbacks import Callback
 from vitling.cli.terminal.console import console, note, print_line
 from vitling.cli.terminal.words import duration, percent
 
+if TYPE_CHECKING:
+    from vitling.runs.run import Run
+
+C = TypeVar("C", bound=Callback)
+
 
 class Plain(Callback):
     """One line per validation, for logs and pipes; at most one every two seconds."""
 
-    def __init__(self):
-        self.shown_at, self.pending = 0.0, None
+    def __init__(self) -> None:
+        self.shown_at = 0.0
+        self.pending: str | None = None
 
     def log(self, message: str) -> None:
         print_line(message)
@@ -56,7 +63,7 @@ class Plain(Callback):
             self.log(self.pending)
             self.shown_at, self.pending = time.monotonic(), None
 
-    def on_end(self, run) -> None:
+    def on_end(self, run: "Run") -> None:
         self.flush()
         info = run.info
         if "best" not in info:
@@ -80,12 +87,13 @@ class Live(Plain):
 
     def __init__(self, progress: Progress):
         super().__init__()
-        self.progress, self.bars = progress, {}
+        self.progress = progress
+        self.bars: dict[str, TaskID] = {}
 
     def log(self, message: str) -> None:
         self.progress.console.print(message, soft_wrap=True, markup=False)
 
-    def _bar(self, name: str, done: int, total: int, text: str = "") -> None:
+    def _bar(self, name: str, done: int, total: int | None, text: str = "") -> None:
         if name not in self.bars:
             self.bars[name] = self.progress.add_task(name, total=total, text=text)
         self.progress.update(self.bars[name], completed=done, total=total, text=text)
@@ -117,7 +125,9 @@ def live_progress(console: Console) -> Progress:
 
 
 @contextmanager
-def calling_back(quiet: bool, *, silent: type, plain: type, live: type):
+def calling_back(
+    quiet: bool, *, silent: Callable[[], C], plain: Callable[[], C], live: Callable[[Progress], C]
+) -> Iterator[C]:
     """The callback that fits the place: one with bars in a terminal, one of plain lines elsewhere, or a silent one."""
     if quiet:
         yield silent()
@@ -129,7 +139,7 @@ def calling_back(quiet: bool, *, silent: type, plain: type, live: type):
 
 
 @contextmanager
-def show_training(quiet: bool = False):
+def show_training(quiet: bool = False) -> Iterator[Callback]:
     """A callback for `train`. Says how to resume when interrupted."""
     from vitling.training.signals import Interrupted
 
@@ -155,7 +165,8 @@ class Bars(Lines):
 
     def __init__(self, print_line: Callable[[str], None], progress: Progress):
         super().__init__(print_line)
-        self.progress, self.bars = progress, {}
+        self.progress = progress
+        self.bars: dict[str, TaskID] = {}
 
     def on_progress(self, task: str, done: int, total: int | None) -> None:
         if task not in self.bars:
@@ -164,7 +175,7 @@ class Bars(Lines):
 
 
 @contextmanager
-def show_progress(quiet: bool = False, print_line: Callable[[str], None] = note):
+def show_progress(quiet: bool = False, print_line: Callable[[str], None] = note) -> Iterator[Callback]:
     """A callback that moves bars on standard error where that is a terminal; lines are notes there, apart from any data."""
     if quiet or not sys.stderr.isatty():
         yield Lines(print_line)

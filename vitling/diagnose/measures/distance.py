@@ -99,13 +99,11 @@ class Distance(AttentionMeasure):
             self.mean.add(distance, len(weights))
 
     def result(self) -> dict[str, object]:
-        grid = self.layout and self.layout.queries.grid
-        side = grid and prod(grid) ** 0.5
+        grid = self.layout.queries.grid if self.layout else None
+        side = prod(grid) ** 0.5 if grid else 1.0  # of the image, or of the window
         return {
             "distance": self.mean.value,  # (H,), patches
-            "distance_of_image": self.mean.value / side
-            if grid
-            else None,  # as a share of the image's (or window's) side
+            "distance_of_image": self.mean.value / side if grid else None,
             "uniform_distance_of_image": uniform_distance(grid) / side if grid else None,
             "windows": self.layout.windows if self.layout else 1,  # distances in windows are within a window
         }

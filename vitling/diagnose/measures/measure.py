@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Any
 
 from torch import Tensor
 
@@ -34,7 +35,7 @@ class Measure(ABC):
         return None
 
     @staticmethod
-    def as_dict(fields: dict[str, object]) -> dict[str, object]:
+    def as_dict(fields: dict[str, Any]) -> dict[str, object]:
         """The result as it is written to the JSON, where numbers, lists, tensors and dataclasses of them are understood."""
         return fields
 
@@ -82,7 +83,8 @@ class Mean:
         self.images += images
 
     @property
-    def value(self) -> Tensor | None:
+    def value(self) -> Any:
+        """A tensor; None before anything came."""
         return None if self.total is None else self.total / self.images
 
 

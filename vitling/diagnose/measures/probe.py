@@ -1,6 +1,7 @@
 """Linear probe: how well does a layer already separate the classes?"""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -56,9 +57,12 @@ def early_probe(d: Diagnosis) -> float | None:
     return mean_of([b.probe.test_accuracy for b in first_quarter(d.measurements.blocks) if b.probe])
 
 
-def _interval(d: Diagnosis) -> tuple[float, float]:
+def _interval(d: Diagnosis) -> tuple[float, float] | None:
+    accuracy = early_probe(d)
+    if accuracy is None:
+        return None
     images = max(1, d.measurements.images // 2)  # half of them fit the probe
-    return wilson_interval(round(early_probe(d) * images), images)
+    return wilson_interval(round(accuracy * images), images)
 
 
 class LinearProbe(BlockMeasure):
@@ -100,7 +104,7 @@ class LinearProbe(BlockMeasure):
         return {"probe": ridge_probe(x[::2], labels[::2], x[1::2], labels[1::2], classes=self.classes)}
 
     @staticmethod
-    def as_dict(fields: dict[str, object]) -> dict[str, object]:
+    def as_dict(fields: dict[str, Any]) -> dict[str, object]:
         probe = fields["probe"]
         return {"probe_accuracy": probe and probe.test_accuracy}
 

@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any, TextIO
 
 from vitling.callbacks import Callback
 from vitling.data.pipeline.reading import Reading
@@ -23,10 +24,10 @@ REPORTED_EVERY_SECONDS = 0.5  # steps; everything else is reported at once
 class Reporter(Callback):
     """Forwards every callback to the parent."""
 
-    def __init__(self, stream):
+    def __init__(self, stream: TextIO):
         self.stream, self.reported_at = stream, 0.0
 
-    def report(self, *event) -> None:
+    def report(self, *event: Any) -> None:
         print(json.dumps(event), file=self.stream, flush=True)
 
     def log(self, message: str) -> None:
@@ -39,7 +40,7 @@ class Reporter(Callback):
     def on_start(self, facts: dict) -> None:
         self.report("on_start", facts)
 
-    def on_step(self, *progress) -> None:
+    def on_step(self, *progress: Any) -> None:
         if self._is_due():
             self.report("on_step", *progress)
 

@@ -5,23 +5,25 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
 from vitling.callbacks import Callback
 from vitling.errors import UserError
 from vitling.recipes import Recipe, to_dict
+from vitling.training.settings import Settings
 from vitling.training.signals import Interrupted
 
 
 class Workers:
     """Starts children and can ask all of them to save and end."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.processes: set[subprocess.Popen] = set()
         self.stopping = False
 
-    def complete_run(self, recipe: Recipe, path: Path, *, split: str, settings, callback: Callback) -> None:
+    def complete_run(self, recipe: Recipe, path: Path, *, split: str, settings: Settings, callback: Callback) -> None:
         """`study.complete_run` in a child, which raises here what it raised there."""
         if self.stopping:
             raise Interrupted(f"{path} was not begun")
@@ -42,9 +44,11 @@ class Workers:
             self.processes.add(process)
             if self.stopping:  # asked in the moment before
                 process.send_signal(signal.SIGTERM)
+            assert process.stdin is not None  # pipes, both of them
+            assert process.stdout is not None
             process.stdin.write(job)
             process.stdin.close()
-            outcome = self._relay(process, callback)
+            outcome = self._relay(process.stdout, callback)
             process.wait()
             self.processes.discard(process)
         if outcome == "interrupted" or (self.stopping and outcome != "done"):
@@ -55,10 +59,10 @@ class Workers:
             raise UserError(outcome or f"the process of {path} crashed: {lines[-1]} (all of it: {log})")
         log.unlink()
 
-    def _relay(self, process: subprocess.Popen, callback: Callback) -> str:
+    def _relay(self, reports: Iterable[str], callback: Callback) -> str:
         """Pass on what the child reports until it ends: "done", "interrupted", the reason of a failure, or "" for a crash."""
         outcome = ""
-        for line in process.stdout:
+        for line in reports:
             event, *arguments = json.loads(line)
             if event == "outcome":
                 outcome = arguments[0]
