@@ -243,7 +243,7 @@ def test_pruned_intermediate_layers_give_the_same_maps(name):
 
 
 @every_kind
-@pytest.mark.parametrize("in_chans", [1, 4, 12])
+@pytest.mark.parametrize("in_chans", [1, 4, pytest.param(12, marks=pytest.mark.slow)])
 def test_any_number_of_channels_is_taken_and_weights_follow(name, in_chans):
     model = create(name, in_chans=in_chans)
     assert gradients(model.train(), images(model, in_chans=in_chans))
@@ -254,7 +254,7 @@ def test_any_number_of_channels_is_taken_and_weights_follow(name, in_chans):
 
 
 @every_kind
-@pytest.mark.parametrize("scale", [(1, 2), (3, 2)])
+@pytest.mark.parametrize("scale", [pytest.param((1, 2), marks=pytest.mark.slow), (3, 2)])
 def test_other_sizes_and_shapes_than_trained_by_either_way(name, scale):
     trained = randomise(create(name)).eval()
     size = tuple(side * factor for side, factor in zip(images(trained).shape[2:], scale, strict=True))
@@ -272,7 +272,8 @@ def test_other_sizes_and_shapes_than_trained_by_either_way(name, scale):
 
 
 @every_kind
-def test_gradient_checkpointing_changes_no_gradient(name):
+def test_gradient_checkpointing_changes_no_gradient_and_counts_each_batch_once(name):
+    """A recomputed block sees its batch twice, but BatchNorm must not."""
     model = randomise(create(name)).train()
     plain = copy.deepcopy(model)
     model.set_grad_checkpointing(True)
@@ -280,17 +281,6 @@ def test_gradient_checkpointing_changes_no_gradient(name):
     expected, got = gradients(plain, x), gradients(model, x)
     for key, gradient in got.items():
         torch.testing.assert_close(gradient, expected[key], msg=lambda m, key=key: f"{key}: {m}")
-
-
-@every_kind
-def test_gradient_checkpointing_counts_each_batch_once(name):
-    """A recomputed block sees its batch twice, but BatchNorm must not."""
-    model = randomise(create(name)).train()
-    plain = copy.deepcopy(model)
-    model.set_grad_checkpointing(True)
-    x = images(model, batch=4)
-    gradients(plain, x)
-    gradients(model, x)
     for (key, buffer), other in zip(model.named_buffers(), plain.buffers(), strict=True):
         torch.testing.assert_close(buffer, other, msg=lambda m, key=key: f"{key}: {m}")
 
@@ -363,8 +353,7 @@ def test_stochastic_depth_and_pooling_are_arguments(name):
 
 
 @every_kind
-@pytest.mark.parametrize("naming", ["vitling", "authors"])
-@pytest.mark.parametrize("file", ["weights.safetensors", "weights.pth"])
+@pytest.mark.parametrize(("naming", "file"), [("vitling", "weights.safetensors"), ("authors", "weights.pth")])
 def test_weights_survive_a_round_trip(name, naming, file, tmp_path):
     model, other = randomise(create(name)), create(name)
     vitling.save_weights(model, tmp_path / file, naming=naming)
@@ -406,10 +395,12 @@ def compiled_gradients(model, x, backend):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "backend"), [*((name, "aot_eager") for name in TEST), ("dhvt_test", "inductor")])
+@pytest.mark.parametrize(
+    ("name", "backend"), [*((name, "aot_eager") for name in TEST), ("hybrid_vit_test", "inductor")]
+)
 def test_compiled_training_equals_eager(name, backend):
-    """One whole graph, forward and backward; code is generated for one model only, since that takes a minute."""
-    model = randomise(create(name)).eval()
+    """One whole graph, forward and backward; code is generated for one block only, since each takes its time."""
+    model = randomise(create(name, **({"depth": 1} if backend == "inductor" else {}))).eval()
     x = images(model)
     expected = gradients(model, x)
     for key, gradient in compiled_gradients(model, x, backend).items():
@@ -498,7 +489,17 @@ PUBLISHED = {
 }
 
 
-@pytest.mark.parametrize("variant", PUBLISHED, ids=lambda v: v if isinstance(v, str) else "-".join(v))
+def published_variants():
+    """One variant of each family now, the rest, which take a third of a second each to build, with the slow tests."""
+    families = set()
+    for variant in PUBLISHED:
+        label = variant if isinstance(variant, str) else "-".join(variant)
+        family = label.partition("_")[0]
+        yield pytest.param(variant, id=label, marks=[pytest.mark.slow] if family in families else [])
+        families.add(family)
+
+
+@pytest.mark.parametrize("variant", published_variants())
 def test_published_parameter_counts_hold(variant):
     name, *options = [variant] if isinstance(variant, str) else variant
     arguments = {key: int(value) for key, value in (option.split("=") for option in options)}
