@@ -366,7 +366,7 @@ def test_heads_that_do_the_same_have_no_diversity():
 def test_attention_that_does_not_fit_together_is_refused():
     with pytest.raises(UserError, match="cannot be multiplied"):
         diagnose.attention_rollout([torch.rand(2, 5, 5), torch.rand(2, 6, 6)])
-    with pytest.raises(UserError, match="no square"):
+    with pytest.raises(UserError, match="not a square"):
         diagnose.attention_masks(torch.rand(2, 3, 7, 7))
     with pytest.raises(UserError, match="unknown fusion"):
         diagnose.attention_rollout(torch.rand(2, 3, 5, 5), fusion="median")

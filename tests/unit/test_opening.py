@@ -118,7 +118,7 @@ def message(function, *args, **kwargs):
         ("local-dir:", "best"),
         ("an exported folder", "flowers"),
         ("a weights file beside its config.json", "model.safetensors"),
-        ("an ONNX file", "model.onnx"),
+        pytest.param("an ONNX file", "model.onnx", marks=pytest.mark.slow),
         ("the hub", "hf-hub:alice/flowers"),
         ("a module", "VisionTransformer"),
     ],
@@ -219,6 +219,7 @@ def test_what_was_written_before_max_value_had_its_name_still_opens(run, exporte
     assert (opened.preprocessing, opened.class_names, opened.metadata) == (SEEN, NAMES, None)
 
 
+@pytest.mark.slow
 def test_an_onnx_file_of_before_still_opens(run, tmp_path):
     onnx = pytest.importorskip("onnx", reason='needs pip install "vitling[export]"')
     path = export(run, "onnx", tmp_path / "model.onnx").path
@@ -324,6 +325,7 @@ def test_a_folder_that_is_damaged_is_refused(exported, tmp_path):
     assert "is not valid JSON; export or download it again" in message(open_model, folder)
 
 
+@pytest.mark.slow
 def test_an_onnx_file_is_no_module(run, tmp_path):
     pytest.importorskip("onnxruntime", reason='needs pip install "vitling[export]"')
     opened = open_model(export(run, "onnx", tmp_path / "model.onnx").path)
