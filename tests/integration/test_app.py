@@ -117,7 +117,7 @@ def test_a_port_in_use_is_one_line():
 def test_an_address_of_another_computer_is_one_line():
     with pytest.raises(UserError, match=r"cannot listen at 192\.0\.2\.1"):
         bind("192.0.2.1", 0)
-    with pytest.raises(UserError, match="no address of this computer"):
+    with pytest.raises(UserError, match="is not an address of this computer"):
         bind("no such host", 0)
 
 

@@ -54,7 +54,7 @@ def test_a_plan_gives_a_recipe_a_time_and_a_band(planned):
     assert planned["recipe"]["on_bad_image"] == "skip"
     assert planned["recipe"]["img_size"] == 16
     assert planned["seconds"] > 0
-    assert planned["pace"]["steps_per_epoch"] == 5
+    assert planned["speed"]["steps_per_epoch"] == 5
     assert 0 <= planned["expected"]["low"] < planned["expected"]["high"] <= 1
     assert {choice["what"]: choice["reason"] for choice in planned["choices"]}["image size"] == "as you asked"
 

@@ -312,7 +312,8 @@ def companion_agent(recipe: Recipe, vit: nn.Module) -> nn.Module:
     name, arguments = recipe.method_args.get("agent", "auto"), recipe.method_args.get("agent_args", {})
     with torch.device(next(vit.parameters()).device):
         agent = build_agent(vit, name, arguments, share=False, num_classes=vit.num_classes)
-    agent.pretrained_cfg = {**agent.pretrained_cfg, "input_size": vit.pretrained_cfg["input_size"]}
+    # One that is matched to the ViT is not of timm's registry and has no config of its own.
+    agent.pretrained_cfg = {**getattr(agent, "pretrained_cfg", {}), "input_size": vit.pretrained_cfg["input_size"]}
     return agent
 
 

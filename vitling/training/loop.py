@@ -113,6 +113,9 @@ def open_loop(
             speed = measure_speed(setup, settings.began, settings.budget_seconds)
             setup.change_recipe(fit_to_budget(recipe, speed, settings.budget_seconds))
             callback.log(f"a step takes {1000 * speed.step:.0f} ms, so the budget allows {setup.recipe.epochs} epochs")
+    schedule = Schedule(
+        setup.optimizer, setup.recipe, setup.steps_per_epoch
+    )  # refuses what cannot be, before it is written
     state = State.begin(setup)
     if checkpoint is not None:
         state.restore(checkpoint, setup, settings.threads)
@@ -128,7 +131,7 @@ def open_loop(
         accelerator.init_trackers("vitling", config={"model": recipe.model, "data": recipe.data})
     if state.compiled:
         setup.method.compile_networks()
-    return Loop(setup, state, run, settings, callback, stop)
+    return Loop(setup, state, schedule, run, settings, callback, stop)
 
 
 def _read_data(
@@ -219,11 +222,20 @@ def _describe(run: Run, setup: Setup, asked: dict, settings: Settings) -> None:
 class Loop:
     """A run in progress: epochs of steps, validations between them, checkpoints on the way."""
 
-    def __init__(self, setup: Setup, state: State, run: Run, settings: Settings, callback: Callback, stop: StopRequest):
+    def __init__(
+        self,
+        setup: Setup,
+        state: State,
+        schedule: Schedule,
+        run: Run,
+        settings: Settings,
+        callback: Callback,
+        stop: StopRequest,
+    ):
         self.setup, self.state, self.run = setup, state, run
         self.settings, self.callback, self.stop = settings, callback, stop
         self.accelerator = setup.accelerator
-        self.stepper = Stepper(setup, Schedule(setup.optimizer, setup.recipe, setup.steps_per_epoch))
+        self.stepper = Stepper(setup, schedule)
         self.saved_at = self.began_here = time.monotonic()
         self.first_step = state.step
         self.last_loss = self.images_per_second = 0.0
