@@ -16,6 +16,7 @@ from vitling.evaluation.intervals import confidence_interval
 from vitling.files import write_text
 from vitling.papers.estimate import Size, count_sizes, estimate_seconds, read_structure
 from vitling.papers.plan import Line, Plan, leave_out_unready, make_plan
+from vitling.reports import plots
 from vitling.reports.page import Chart, Code, Page, Section, Table, Text, write_page
 from vitling.runs.device import default_device
 from vitling.runs.run import Run
@@ -245,8 +246,6 @@ class Reproduction:
         return Page(self.title, sections, subtitle=f"at {self.plan.scale} scale")
 
     def _charts(self) -> list[Chart]:
-        from vitling.reports import plots
-
         ours = [(r.line.label, r.ours.mean, r.ours.ci95) for r in self.results if r.ours]
         printed = [(r.line.label, r.line.row.top1) for r in self.results if r.ours]
         paper = [(label, math.nan if top1 is None else top1, math.nan) for label, top1 in printed]

@@ -3,12 +3,15 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING
 
 import vitling
 from vitling.data.pipeline.preprocessing import Preprocessing
 from vitling.data.sources.images import FITS
 from vitling.errors import UserError
-from vitling.runs.run import Run
+
+if TYPE_CHECKING:  # a run saves its models with this
+    from vitling.runs.run import Run
 
 INPUTS = ("pixels", "normalized")
 
@@ -26,7 +29,7 @@ class ModelMetadata:
     vitling: str = vitling.__version__
 
     @classmethod
-    def of_run(cls, run: Run, temperature: float | None = None, *, input: str = "pixels") -> "ModelMetadata":
+    def of_run(cls, run: "Run", temperature: float | None = None, *, input: str = "pixels") -> "ModelMetadata":
         data = run.info.get("data", {}).get("name", "")
         return cls(run.recipe.model, run.class_names, run.preprocessing(), temperature, data, input)
 

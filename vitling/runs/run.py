@@ -23,16 +23,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import timm
+import torch
+from filelock import FileLock, Timeout
+from torch import nn
+
+import vitling
+from vitling.data.pipeline.preprocessing import Preprocessing
 from vitling.errors import UserError, did_you_mean
 from vitling.files import append_text, write_bytes, write_text
+from vitling.models.weights import save_for_timm
 from vitling.recipes import Recipe, load_recipe, save_recipe, to_dict
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from vitling.data.pipeline.preprocessing import Preprocessing
+from vitling.runs.device import default_device, device_name
+from vitling.runs.metadata import ModelMetadata
+from vitling.runs.timm_folder import load_network
 
 KEPT_CHECKPOINTS = 2
 WEIGHTS = ("best", "last")
@@ -76,9 +82,7 @@ class Run:
     def finished(self) -> bool:
         return self.info.get("status") == "finished"
 
-    def preprocessing(self) -> "Preprocessing":
-        from vitling.data.pipeline.preprocessing import Preprocessing
-
+    def preprocessing(self) -> Preprocessing:
         return Preprocessing.from_dict(self.info["preprocessing"])
 
     def metrics(self) -> list[dict]:
@@ -93,10 +97,8 @@ class Run:
         """The records of gradients.jsonl: the step, and a norm per layer."""
         return list(_read_lines(self.path / "gradients.jsonl"))
 
-    def load_model(self, which: str = "best") -> "nn.Module":
+    def load_model(self, which: str = "best") -> nn.Module:
         """The trained model, in eval mode, on the CPU. `vitling.open_model` puts it on the device, with its preprocessing."""
-        from vitling.runs.timm_folder import load_network
-
         check_weights(which)
         folder = self.path / which
         if not (folder / "model.safetensors").exists():
@@ -129,8 +131,6 @@ class Run:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Nobody else may train into this directory meanwhile."""
-        from filelock import FileLock, Timeout
-
         ours = not self.path.exists()
         if not ours and not self.path.is_dir():
             raise UserError(f"{self.path} is a file; choose another folder.")
@@ -177,11 +177,8 @@ class Run:
             if _size(self.path / file) > size:
                 os.truncate(self.path / file, size)
 
-    def save_model(self, which: str, model: "nn.Module", class_names: list[str], model_args: dict) -> None:
+    def save_model(self, which: str, model: nn.Module, class_names: list[str], model_args: dict) -> None:
         """Weights as safetensors and a config.json in timm's format, under best/ or last/."""
-        from vitling.models.weights import save_for_timm
-        from vitling.runs.metadata import ModelMetadata
-
         # With what the run knows, so that the folder can predict even where it is copied without the run.
         known = {"vitling": ModelMetadata.of_run(self).to_dict()} if "preprocessing" in self.info else {}
         save_for_timm(model, self.path / which, model_args=model_args, label_names=class_names, entries=known)
@@ -190,8 +187,6 @@ class Run:
 
     def write_checkpoint(self, state: dict, step: int) -> None:
         """Write a state. It counts from `confirm_checkpoint` on."""
-        import torch
-
         buffer = io.BytesIO()  # torch reports a full disk as something else when it writes the file itself
         torch.save(state, buffer)
         data = buffer.getvalue()
@@ -218,8 +213,6 @@ class Run:
 
     def load_checkpoint(self) -> tuple[dict | None, list[str]]:
         """The newest state that is whole, and a line for each one that is not."""
-        import torch
-
         corrupted: list[str] = []
         for entry in reversed(self._manifest()):
             path = self.path / "checkpoint" / entry["file"]
@@ -269,12 +262,6 @@ def recipe_digest(recipe: Recipe) -> str:
 
 def environment() -> dict:
     """The versions and the machine that a result depends on."""
-    import timm
-    import torch
-
-    import vitling
-    from vitling.runs.device import default_device, device_name
-
     return {
         "vitling": vitling.__version__,
         "python": platform.python_version(),

@@ -22,7 +22,6 @@ from vitling.evaluation.intervals import confidence_interval
 from vitling.files import write_text
 from vitling.models.macs import count_macs
 from vitling.recipes import Recipe, from_dict, to_dict
-from vitling.reports.page import write_page
 from vitling.runs.run import Run, asked_for, difference, environment
 from vitling.training.budget import Speed, fit_to_budget
 from vitling.training.settings import Settings
@@ -270,17 +269,9 @@ class Study:
         plan = {"split": self.split, "seeds": self.seeds, "budget_seconds": self.budget_seconds}
         return json.dumps({**plan, "rows": rows}, indent=1, ensure_ascii=False)
 
-    def write(self) -> None:
-        """Write the tables and the page."""
+    def write_tables(self) -> None:
         write_text(self.folder / "table.md", self.to_markdown())
         write_text(self.folder / "table.csv", self.to_csv())
-        self.write_page()
-        self.save()
-
-    def write_page(self) -> Path:
-        from vitling.studies.page import study_page  # here, because matplotlib takes long to import
-
-        return write_page(study_page(self), self.folder / "study.html")
 
 
 def plus_minus(centre: float, ci95: float, sign: str = "") -> str:

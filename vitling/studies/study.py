@@ -15,8 +15,10 @@ from vitling.errors import UserError, did_you_mean
 from vitling.evaluation.evaluation import evaluate
 from vitling.planning.speed import measure_speeds
 from vitling.recipes import Recipe
+from vitling.reports.page import write_page
 from vitling.runs.run import Run
 from vitling.studies.engines.local import Workers
+from vitling.studies.page import study_page
 from vitling.studies.results import Key, Row, Study, evaluation_file, run_label, slug
 from vitling.training.budget import fit_to_budget
 from vitling.training.loop import train
@@ -57,7 +59,9 @@ def study(
         result.check_runs()
         result.save()
         _complete(result, jobs, settings, callback)
-        result.write()
+        result.write_tables()
+        write_page(study_page(result), result.folder / "study.html")
+        result.save()
     return result
 
 
