@@ -233,8 +233,6 @@ class MapContract(Contract):
 class TimmViT(VisionTransformer):
     """timm's ViT, whose position embedding is resized as `load_weights` does it."""
 
-    pos_embed: nn.Parameter | None
-
     def set_input_size(
         self, img_size: int | tuple[int, int] | None = None, patch_size: int | tuple[int, int] | None = None
     ) -> None:
@@ -242,7 +240,8 @@ class TimmViT(VisionTransformer):
         super().set_input_size(img_size, patch_size)
         if table is not None:
             prefix = 0 if self.no_embed_class else self.num_prefix_tokens
-            self.pos_embed = resize_positions(table, old_grid, self.patch_embed.grid_size, prefix)
+            # Registered, not assigned: the annotation that mypy then asks for is one that TorchScript cannot read.
+            self.register_parameter("pos_embed", resize_positions(table, old_grid, self.patch_embed.grid_size, prefix))
 
 
 def stated_grid(model: nn.Module) -> tuple[int, int] | None:
