@@ -30,6 +30,7 @@ _PUBLIC = {
     "save_weights": "vitling.models.weights",
     "study": "vitling.studies.study",
     "train": "vitling.training.loop",
+    "train_more": "vitling.training.loop",
 }
 _LIGHT = ("vitling.callbacks", "vitling.errors", "vitling.recipes")  # need no torch
 _PACKAGES = ("data", "diagnose", "methods", "models", "recipes")  # as in vitling.diagnose.linear_cka

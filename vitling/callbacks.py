@@ -21,6 +21,9 @@ class Callback:
     def on_step(self, epoch: int, step: int, steps: int, loss: float, images_per_second: float) -> None:
         """A step of an epoch, counted from 1, of so many in that epoch."""
 
+    def on_length(self, epochs: float) -> None:
+        """The run will end after so many epochs in all; said again when a budget moves the end."""
+
     def on_validation(self, record: dict, timing: dict) -> None:
         """What is written into metrics.jsonl, with the best so far, and into timing.jsonl."""
 

@@ -34,7 +34,7 @@ class Schedule:
             rate = optim.decay_rate if optim.schedule == "step" else 1.0
             self.scheduler = StepLRScheduler(optimizer, decay_t=optim.decay_epochs * unit, decay_rate=rate, **timing)
 
-    def set(self, step: int) -> None:
-        """Give every group the learning rate of this step."""
-        t = max(0, step // self.steps_per_epoch - self.lag) if self.per_epoch else step
+    def set(self, position: float) -> None:
+        """Give every group the learning rate of this position, in steps; it lies between two where a budget moved the end."""
+        t = max(0, int(position) // self.steps_per_epoch - self.lag) if self.per_epoch else position
         self.scheduler.step_update(t)

@@ -1,10 +1,12 @@
 """The run directory: what it holds, how it is claimed, checkpointed, resumed and read back.
 
-recipe.yaml        the resolved recipe; training from it repeats the run
+recipe.yaml        the resolved recipe; training from it repeats the run. recipe-2.yaml ...: of the parts that were trained further
 run.json           class names, preprocessing, data fingerprint, environment, why it stopped, wall time
 metrics.jsonl      a line per validation; equal in a resumed and an uninterrupted run
 timing.jsonl       the same lines' speed and wall time, which never repeat exactly
 gradients.jsonl    gradient norms per layer in the last step before each validation
+budget.jsonl       each look at the clock of a run with a budget, and the step at which it was to end from then on
+plan.json          what was planned, and measured for it, where the recipe was planned for this data
 best/  last/       model.safetensors and config.json, which timm loads as "local-dir:RUN/best"
 calibration.json   the temperature of calibrated probabilities, once fitted
 report.html        the page of the run
@@ -97,6 +99,24 @@ class Run:
         """The records of gradients.jsonl: the step, and a norm per layer."""
         return list(_read_lines(self.path / "gradients.jsonl"))
 
+    @property
+    def part(self) -> int:
+        """1, and one more for each time that the finished run was trained further."""
+        return 1 + len(self.info.get("more_seconds", []))
+
+    def part_recipe(self, part: int) -> Recipe:
+        return load_recipe(self.path / _recipe_file(part))
+
+    def budget_looks(self, part: int) -> list[dict]:
+        """The records of budget.jsonl about one part, the first with what a resumed run needs to know."""
+        looks = list(_read_lines(self.path / "budget.jsonl"))
+        begins = [number for number, look in enumerate(looks) if look.get("part") == part]
+        if not begins:
+            raise UserError(
+                f"{self.path / 'budget.jsonl'} does not say what the budget was; restore it, or train into another folder."
+            )
+        return looks[begins[-1] :]
+
     def load_model(self, which: str = "best") -> nn.Module:
         """The trained model, in eval mode, on the CPU. `vitling.open_model` puts it on the device, with its preprocessing."""
         check_weights(which)
@@ -127,6 +147,19 @@ class Run:
                 "choose another folder, or repeat that run's own command to resume it."
             )
         return True
+
+    def claim_more(self, seconds: float) -> None:
+        """Open a finished run for a further part of so many seconds, unless that part has begun already."""
+        info = self.info
+        more = info.get("more_seconds", [])
+        if not self.finished:
+            if more and more[-1] == seconds:
+                return
+            what = f"was to be trained for {more[-1]:g} s more" if more else "is not finished"
+            raise UserError(f"{self.path} {what}; repeat the command that began this, then train it further.")
+        kept = ("stopped", "wall_seconds", "best", "epochs_trained", "steps_trained")
+        part = {name: info[name] for name in kept if name in info}
+        self.update(status="preparing", more_seconds=[*more, seconds], parts=[*info.get("parts", []), part])
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -161,7 +194,8 @@ class Run:
         )
 
     def save_recipe(self, recipe: Recipe) -> None:
-        save_recipe(recipe, self.path / "recipe.yaml")
+        """The resolved recipe of the current part."""
+        save_recipe(recipe, self.path / _recipe_file(self.part))
 
     def append(self, file: str, record: dict) -> None:
         """Add a line to one of the logs, in one write."""
@@ -185,13 +219,14 @@ class Run:
 
     # -- checkpoints -----------------------------------------------------------------------------------------------
 
-    def write_checkpoint(self, state: dict, step: int) -> None:
+    def write_checkpoint(self, state: dict, step: int, part: int = 1) -> None:
         """Write a state. It counts from `confirm_checkpoint` on."""
         buffer = io.BytesIO()  # torch reports a full disk as something else when it writes the file itself
         torch.save(state, buffer)
         data = buffer.getvalue()
         self.unconfirmed: dict[str, Any] = {
-            "file": f"step-{step:09d}.pt",
+            # A part begins at the step at which the one before it ended: that state stays until this one counts.
+            "file": f"step-{step:09d}.pt" if part == 1 else f"step-{step:09d}-part-{part}.pt",
             "step": step,
             "sha256": hashlib.sha256(data).hexdigest(),
         }
@@ -281,6 +316,10 @@ def difference(known: dict, asked: dict) -> str:
     old, new = (_flat(item["recipe"]) for item in (known, asked))
     key = next(key for key in {**old, **new} if old.get(key) != new.get(key))
     return f"its {key} is {old.get(key)!r}, not {new.get(key)!r}"
+
+
+def _recipe_file(part: int) -> str:
+    return "recipe.yaml" if part == 1 else f"recipe-{part}.yaml"
 
 
 def _flat(tree: dict, prefix: str = "") -> dict:

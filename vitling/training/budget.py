@@ -1,15 +1,20 @@
-"""Budget arithmetic: how long a run takes at a measured speed, and how many epochs a time allows."""
+"""Budget arithmetic: how long a run takes at a measured speed, how many epochs a time allows, and keeping to it on the way."""
 
 from dataclasses import dataclass, replace
 
 from vitling.errors import UserError
 from vitling.methods import find_method
 from vitling.recipes import Recipe, scale_epochs
+from vitling.training.course import Course
 
 MEASURED_STEPS = 12  # of a run with a budget or compile=auto
-MEASURED_SHARE = 0.1  # of a budget, at most, for measuring
+MEASURED_SHARE = 0.03  # of a budget, at most, for measuring
 FIRST_RUN_SHARE = 0.25  # of a budget, for a run that the method trains first
-USED_SHARE = 0.92  # of a budget; the rest is for what the first steps do not show
+USED_SHARE = (
+    0.92  # of a study's budget: its runs keep their epochs, so the rest is for what the first steps do not show
+)
+LOOK_SHARE = 0.02  # of a budget, between two looks at the clock
+LEAST_STEPS = 20  # that a budget must allow
 MOST_EPOCHS = 100_000
 
 
@@ -50,9 +55,11 @@ class Speed:
         return cls(**tree, first=first and cls.from_dict(first))
 
 
-def fit_to_budget(recipe: Recipe, speed: Speed, seconds: float, fraction: float = 1.0) -> Recipe:
+def fit_to_budget(
+    recipe: Recipe, speed: Speed, seconds: float, fraction: float = 1.0, used_share: float = USED_SHARE
+) -> Recipe:
     """The recipe with as many epochs as the time allows, its schedule in proportion; a first run gets its share of it."""
-    left, first_epochs = seconds * USED_SHARE - speed.fixed, None
+    left, first_epochs = seconds * used_share - speed.fixed, None
     if first := speed.first:
         first_epoch = first.epoch_seconds(fraction)
         first_epochs = max(1, int((seconds * FIRST_RUN_SHARE - first.fixed) / first_epoch))
@@ -65,3 +72,50 @@ def fit_to_budget(recipe: Recipe, speed: Speed, seconds: float, fraction: float 
         )
     recipe = scale_epochs(recipe, epochs)
     return recipe if first_epochs is None else find_method(recipe.method).with_first_epochs(recipe, first_epochs)
+
+
+def steps_within(speed: Speed, seconds: float) -> int:
+    """Steps, with their validations, that a time allows."""
+    return int(seconds / (speed.step + speed.validation / (speed.steps_per_epoch * speed.validate_every)))
+
+
+class Timekeeper:
+    """Keeps a run within its budget: looks at the clock every so many steps, and moves the end of the course.
+
+    Every look is recorded, whether it moved the end or not. A run that was killed after its last checkpoint repeats the
+    recorded ones, so it is the same run up to the last look of the process that was killed.
+    """
+
+    def __init__(self, course: Course, speed: Speed, seconds: float, *, every: int, recorded: list[dict]):
+        self.course, self.speed, self.seconds, self.every = course, speed, seconds, every
+        self.recorded = {look["step"]: look["end"] for look in recorded}
+        self.last: tuple[int, float] | None = None  # step and time of this process's last look
+        self.validating = 0.0  # seconds, since then
+
+    @classmethod
+    def begin(cls, course: Course, speed: Speed, seconds: float) -> "Timekeeper":
+        return cls(course, speed, seconds, every=max(1, round(LOOK_SHARE * seconds / speed.step)), recorded=[])
+
+    def is_due(self, step: int) -> bool:
+        return step < self.course.end and (step - self.course.start) % self.every == 0
+
+    def on_validation(self, seconds: float) -> None:
+        self.validating += seconds
+        self.speed = replace(self.speed, validation=seconds)
+
+    def look(self, step: int, seconds: float) -> dict | None:
+        """Move the end to where the budget will be used up, `seconds` of it being gone; what to record of that, if it is new."""
+        known = step <= max(self.recorded, default=-1)
+        end = self.recorded.get(step, self.course.end) if known else self._affordable_end(step, seconds)
+        self.last, self.validating = (step, seconds), 0.0
+        if end != self.course.end:
+            self.course.move_end(step, end)
+        return None if known else {"step": step, "end": end, "seconds": round(seconds, 3)}
+
+    def _affordable_end(self, step: int, seconds: float) -> int:
+        if self.last is None:
+            return self.course.end
+        last_step, last_seconds = self.last
+        pace = (seconds - last_seconds - self.validating) / (step - last_step)
+        left = self.seconds - self.speed.validation - seconds
+        return step + max(1, steps_within(replace(self.speed, step=pace), left))

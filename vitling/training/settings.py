@@ -15,6 +15,7 @@ class Settings:
     precision: str = "no"  # no (float32) | bf16 | fp16
     threads: int | None = None  # None: one or all, whichever is faster for this model
     budget_seconds: float | None = None
+    reserve_seconds: float = 0.0  # of the budget, for what the caller does with the trained run
     began: float = field(default_factory=time.monotonic)  # what wall time and budget count from
     checkpoint_seconds: float = 60.0
     trackers: tuple[str, ...] = ()

@@ -7,6 +7,7 @@ from timm.utils import ModelEmaV3
 from torch import nn
 
 from vitling.runs.run import Run, recipe_digest
+from vitling.training.course import Course
 from vitling.training.setup import Setup
 
 
@@ -17,12 +18,16 @@ class State:
     Everything random in a step is a function of (seed, step), so a checkpoint holds no generator states.
     """
 
+    course: Course  # where it is heading
     step: int = 0
+    part: int = 1  # 2 and more where a finished run is trained further
+    part_began: float = 0.0  # seconds of this run at the part's start
     best: tuple[float, float] | None = (
         None  # validation accuracy, and the negative loss that decides between equal ones
     )
     best_epoch: int = 0
     sums: dict[str, float] = field(default_factory=dict)  # of the losses since the last validation
+    summed_steps: int = 0
     seconds_before: float = 0.0  # of earlier processes that trained this run
     compiled: bool | None = None  # None: not decided yet
     ema: ModelEmaV3 | None = None
@@ -33,7 +38,13 @@ class State:
         average = (
             ModelEmaV3(setup.model, decay=recipe.ema_decay, use_warmup=recipe.ema_warmup) if recipe.ema_decay else None
         )
-        return cls(compiled={"off": False, "on": True, "auto": None}[recipe.compile], ema=average)
+        course = Course.straight(setup.total_steps)
+        return cls(course, compiled={"off": False, "on": True, "auto": None}[recipe.compile], ema=average)
+
+    def begin_part(self, part: int) -> None:
+        """The run was finished and is trained further."""
+        self.part, self.part_began = part, self.seconds_before
+        self.sums, self.summed_steps = {}, 0
 
     def validated_model(self, setup: Setup) -> nn.Module:
         """What is validated and saved: the averaged weights where there are some."""
@@ -49,9 +60,13 @@ class State:
             "ema": self.ema.module.state_dict() if self.ema else None,
             "scaler": scaler.state_dict() if scaler else None,
             "step": self.step,
+            "part": self.part,
+            "part_began": self.part_began,
+            "course": {"length": self.course.length, "turns": self.course.turns},
             "best": self.best,
             "best_epoch": self.best_epoch,
             "sums": self.sums,
+            "summed_steps": self.summed_steps,
             "seconds": seconds,
             "compiled": self.compiled,
             "threads": torch.get_num_threads(),
@@ -68,5 +83,11 @@ class State:
             setup.accelerator.scaler.load_state_dict(checkpoint["scaler"])
         self.step, self.best_epoch, self.sums = checkpoint["step"], checkpoint["best_epoch"], checkpoint["sums"]
         self.best = tuple(checkpoint["best"]) if checkpoint["best"] else None
+        self.part, self.part_began, self.summed_steps = (
+            checkpoint["part"],
+            checkpoint["part_began"],
+            checkpoint["summed_steps"],
+        )
+        self.course = Course(checkpoint["course"]["length"], [tuple(turn) for turn in checkpoint["course"]["turns"]])
         self.seconds_before, self.compiled = checkpoint["seconds"], checkpoint["compiled"]
         torch.set_num_threads(threads or checkpoint["threads"])  # another number would round differently

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from vitling.optim import Schedule
+from vitling.training.course import Course
 from vitling.training.random_state import seed_everything
 from vitling.training.setup import Setup
 
@@ -14,10 +15,10 @@ MicroBatches = list[dict[str, Tensor]]
 
 
 class Stepper:
-    """Takes steps with a setup. `schedule` is None while only the speed is measured."""
+    """Takes steps with a setup. `schedule` and `course` are None while only the speed is measured."""
 
-    def __init__(self, setup: Setup, schedule: Schedule | None = None):
-        self.setup, self.schedule = setup, schedule
+    def __init__(self, setup: Setup, schedule: Schedule | None = None, course: Course | None = None):
+        self.setup, self.schedule, self.course = setup, schedule, course
 
     def take(
         self,
@@ -29,8 +30,8 @@ class Stepper:
     ) -> dict:
         """Step number `step`, counted from 0: its losses. `before_update` is called when the gradients are final."""
         setup = self.setup
-        if self.schedule:
-            self.schedule.set(step)
+        if self.schedule and self.course:
+            self.schedule.set(self.course.position(step))
         losses = self.gradients(step, micro_batches)
         if setup.sam:
             setup.sam.climb()
@@ -48,7 +49,7 @@ class Stepper:
         """Gradients of the mean loss over the micro-batches; processes exchange them once, at the last one."""
         setup, accelerator = self.setup, self.setup.accelerator
         seed_everything(setup.recipe.seed, "step", step, accelerator.process_index)
-        progress = step / setup.total_steps if self.schedule else 0.0
+        progress = self.course.progress(step) if self.course else 0.0
         parts = len(micro_batches)
         total: dict[str, Tensor] = {}
         for number, batch in enumerate(micro_batches, start=1):

@@ -1,6 +1,7 @@
 """Progress of a study or a reproduction, each of many runs, and their tables."""
 
 import json
+import math
 import sys
 import time
 from collections.abc import Iterator
@@ -133,8 +134,8 @@ class LiveStudyRun(PlainStudyRun):
         self.study.bar(self.label, done, total, task)
 
     def on_step(self, epoch: int, step: int, steps: int, loss: float, images_per_second: float) -> None:
-        text = f"epoch {epoch + 1}/{self.epochs}  {self.last}"
-        self.study.bar(self.label, epoch * steps + step, self.epochs * steps, text)
+        text = f"epoch {epoch + 1}/{math.ceil(self.epochs)}  {self.last}"
+        self.study.bar(self.label, epoch * steps + step, round(self.epochs * steps), text)
 
     def on_validation(self, record: dict, timing: dict) -> None:
         self.last = f"val {percent(record['val_top1'])}"

@@ -1,5 +1,6 @@
 """Progress of a training, and of anything else that takes a while: a live bar in a terminal, plain lines elsewhere."""
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -38,24 +39,27 @@ class Plain(Callback):
             f"{facts['classes']} classes"
         )
         self.log(
-            f"{facts['epochs']} epochs of {facts['steps_per_epoch']} steps, learning rate {facts['lr']:g}, on {facts['device']}"
+            f"{facts['epochs']:.4g} epochs of {facts['steps_per_epoch']} steps, learning rate {facts['lr']:g}, on {facts['device']}"
             + (f" x {facts['processes']}" if facts["processes"] > 1 else "")
         )
 
+    def on_length(self, epochs: float) -> None:
+        self.epochs = epochs
+
     def left(self, epoch: int) -> float:
         done = epoch - self.start_epoch
-        return (time.monotonic() - self.began) / max(done, 1) * (self.epochs - epoch)
+        return (time.monotonic() - self.began) / max(done, 1) * max(self.epochs - epoch, 0)
 
     def line(self, record: dict, timing: dict) -> str:
         return (
-            f"epoch {record['epoch']:>4}/{self.epochs}  loss {record['train_loss']:.4f}  "
+            f"epoch {record['epoch']:>4}/{math.ceil(self.epochs)}  loss {record['train_loss']:.4f}  "
             f"val {percent(record['val_top1'])} (best {percent(record['best_top1'])})  "
             f"{timing['images_per_second']:,.0f} images/s  {duration(self.left(record['epoch']))} left"
         )
 
     def on_validation(self, record: dict, timing: dict) -> None:
         self.pending = self.line(record, timing)
-        if time.monotonic() - self.shown_at >= 2 or record["epoch"] == self.epochs:
+        if time.monotonic() - self.shown_at >= 2 or record["epoch"] >= self.epochs:
             self.flush()
 
     def flush(self) -> None:
@@ -105,8 +109,8 @@ class Live(Plain):
 
     def on_step(self, epoch: int, step: int, steps: int, loss: float, images_per_second: float) -> None:
         last = getattr(self, "last", "")
-        text = f"epoch {epoch + 1}/{self.epochs}  loss {loss:.3f}  {last}  {images_per_second:,.0f} images/s"
-        self._bar("training", epoch * steps + step, self.epochs * steps, text)
+        text = f"epoch {epoch + 1}/{math.ceil(self.epochs)}  loss {loss:.3f}  {last}  {images_per_second:,.0f} images/s"
+        self._bar("training", epoch * steps + step, round(self.epochs * steps), text)
 
     def on_validation(self, record: dict, timing: dict) -> None:
         self.last = f"val {percent(record['val_top1'])}"

@@ -6,9 +6,9 @@ from vitling.errors import UserError
 from vitling.training.duration import parse_duration
 
 
-def parse_budget(text: str | None) -> float | None:
-    """Seconds in --budget, where it was given."""
-    return parse_duration(text, what="--budget") if text else None
+def parse_budget(text: str | None, flag: str = "--budget") -> float | None:
+    """Seconds in --budget, or in another flag, where it was given."""
+    return parse_duration(text, what=flag) if text else None
 
 
 def parse_seeds(text: str) -> int | list[int]:
