@@ -8,7 +8,10 @@ from vitling.data.sources.images import ArrayImages
 from vitling.errors import UserError
 from vitling.models import build_model
 from vitling.planning.plan import plan
-from vitling.planning.rules import choose, expect, find_conflicts, pretrained_hint
+from vitling.planning.conflicts import find_conflicts, pretrained_hint
+from vitling.planning.expectation import expect
+from vitling.planning.machine import Machine, find_machine
+from vitling.planning.rules import choose
 from vitling.planning.survey import Copies, Survey, neighbour_accuracy, survey
 from vitling.recipes import DEFAULT, Recipe, load_recipe, named_recipes, override
 
@@ -33,8 +36,14 @@ def a_survey(train=5000, classes=10, largest=(32, 32), smallest=None, channels=3
     return Survey("made", class_counts=counts, channels=channels, **{**known, **sizes, **facts})
 
 
-def chosen(dataset: Dataset, *settings: str, device: str = "cpu") -> Recipe:
-    return choose(dataset, survey(dataset, brief=True), settings, device=device)[0]
+def a_machine(kind: str = "cpu", images_per_second: float = 600.0) -> Machine:
+    """One that trains every network at the same rate."""
+    return Machine("made", kind, "no", lambda candidate: candidate[0].batch_size / images_per_second)
+
+
+def chosen(dataset: Dataset, *settings: str, kind: str = "cpu", budget: float | None = None, **rate) -> Recipe:
+    seen = survey(dataset, brief=True)
+    return choose(dataset, seen, settings, machine=a_machine(kind, **rate), budget_seconds=budget)[0]
 
 
 def conflicts(size=(32, 32), **changes) -> list[str]:
@@ -62,7 +71,7 @@ def test_small_images_keep_their_size_in_whole_patches_and_the_model_can_be_buil
 
 def test_photographs_are_larger_on_a_gpu_and_trained_for_longer():
     data = a_dataset((100, 120))
-    cpu, gpu = chosen(data), chosen(data, device="cuda")
+    cpu, gpu = chosen(data), chosen(data, kind="gpu")
     assert gpu.img_size > cpu.img_size
     assert gpu.epochs > cpu.epochs
     assert cpu.augment.crop == gpu.augment.crop == "resized"
@@ -70,12 +79,12 @@ def test_photographs_are_larger_on_a_gpu_and_trained_for_longer():
 
 
 def test_strong_augmentation_is_for_long_runs_on_many_images():
-    assert not chosen(a_dataset(), device="cuda").augment.randaugment
-    long = chosen(a_dataset((16, 16), counts=(2500, 2500)), device="cuda")
+    assert not chosen(a_dataset(), kind="gpu").augment.randaugment
+    long = chosen(a_dataset((16, 16), counts=(2500, 2500)), kind="gpu")
     assert long.augment.randaugment
     assert long.method_args["mixup"]
     assert not chosen(a_dataset((16, 16), counts=(2500, 2500))).augment.randaugment
-    taught = chosen(a_dataset((16, 16), counts=(2500, 2500)), "method=token_labeling", device="cuda")
+    taught = chosen(a_dataset((16, 16), counts=(2500, 2500)), "method=token_labeling", kind="gpu")
     assert "mixup" not in taught.method_args
 
 
@@ -100,7 +109,7 @@ def test_very_unbalanced_classes_are_drawn_equally_often():
 
 def test_what_the_user_asks_for_comes_first_and_the_rest_follows_it():
     data = a_dataset()
-    recipe, choices = choose(data, survey(data, brief=True), ["epochs=2", "img_size=60"], device="cpu")
+    recipe, choices = choose(data, survey(data, brief=True), ["epochs=2", "img_size=60"], machine=a_machine())
     assert (recipe.epochs, recipe.img_size) == (2, 60)
     assert recipe.optim.warmup_epochs < 2
     assert recipe.model_args["patch_size"] == 4  # 8 does not divide 60
@@ -127,7 +136,7 @@ def test_another_model_gets_a_smaller_patch_where_its_own_is_too_large_for_the_i
 
 def test_every_choice_has_a_reason():
     data = a_dataset(counts=(100, 5))
-    _, choices = choose(data, survey(data, brief=True), device="cpu")
+    _, choices = choose(data, survey(data, brief=True), machine=a_machine())
     assert all(choice.reason for choice in choices)
     wanted = {"family", "image size", "patch", "width", "epochs", "augmentation", "agent", "balance"}
     assert wanted <= {choice.what for choice in choices}

@@ -6,6 +6,7 @@ average pooling. Which of them earn their place in a few minutes on a CPU is mea
 VisionTransformer does the rest, so its whole contract holds.
 """
 
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -38,7 +39,6 @@ class ConvStem(nn.Module):
         super().__init__()
         if dynamic_img_pad:
             raise UserError("dynamic_img_pad=True: the stem rounds sizes up by itself; leave it out.")
-        where = dict(device=device, dtype=dtype)
         patch_size = max(to_2tuple(patch_size))
         halvings = patch_size.bit_length() - 1
         if patch_size < 2 or patch_size != 2**halvings or embed_dim % 2 ** (halvings - 1):
@@ -47,15 +47,18 @@ class ConvStem(nn.Module):
                 "step, so use a patch of 2, 4, 8 or 16 and a width that is a multiple of half of it."
             )
         widths = [in_chans, *(embed_dim >> (halvings - 1 - i) for i in range(halvings))]
-        layers = []
-        for i, (before, after) in enumerate(pairwise(widths)):
-            conv = nn.Conv2d(before, after, kernel_size=3, stride=1 if i else 2, padding=1, bias=False, **where)
-            layers += [conv, nn.BatchNorm2d(after, **where), nn.ReLU(inplace=True)]
-            if i:
-                layers.append(nn.MaxPool2d(2, ceil_mode=True))
-        self.proj = nn.Sequential(*layers)
+        self.proj = nn.Sequential(*self.stages(widths, device=device, dtype=dtype))
         self.patch_size = to_2tuple(patch_size)
         self.set_input_size(img_size)
+
+    def stages(self, widths: list[int], **where: Any) -> Iterator[nn.Module]:
+        """The layers that lead from each width to the next, and halve the map."""
+        for i, (before, after) in enumerate(pairwise(widths)):
+            yield nn.Conv2d(before, after, kernel_size=3, stride=1 if i else 2, padding=1, bias=False, **where)
+            yield nn.BatchNorm2d(after, **where)
+            yield nn.ReLU(inplace=True)
+            if i:
+                yield nn.MaxPool2d(2, ceil_mode=True)
 
     def set_input_size(
         self, img_size: int | tuple[int, int] | None = None, patch_size: int | tuple[int, int] | None = None
@@ -77,6 +80,49 @@ class ConvStem(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.proj(x.contiguous(memory_format=torch.channels_last))  # a quarter faster on a CPU
         return x.flatten(2).transpose(1, 2)  # (B, N, D), no copy
+
+
+class ResidualUnit(nn.Module):
+    """Two 3x3 convolutions, each with BatchNorm and ReLU, beside a shortcut."""
+
+    def __init__(self, dim: int, **where: Any):
+        super().__init__()
+        self.conv1 = nn.Conv2d(dim, dim, kernel_size=3, padding=1, bias=False, **where)
+        self.norm1 = nn.BatchNorm2d(dim, **where)
+        self.conv2 = nn.Conv2d(dim, dim, kernel_size=3, padding=1, bias=False, **where)
+        self.norm2 = nn.BatchNorm2d(dim, **where)
+        self.act = nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.act(self.norm1(self.conv1(x)))
+        return x + self.act(self.norm2(self.conv2(y)))
+
+
+class ResidualStem(ConvStem):
+    """The same with residual units behind each halving: depth where the map is small, as in a ResNet-9.
+
+    `units` are those of the last stages, counted from the tokens. `full_size` adds a first convolution on the full-size map, for
+    images that are small already; of photographs the first one takes every second pixel.
+    """
+
+    def __init__(self, *args: Any, units: Sequence[int], full_size: bool, **kwargs: Any):
+        self.units, self.full_size = tuple(units), full_size
+        super().__init__(*args, **kwargs)
+
+    def stages(self, widths: list[int], **where: Any) -> Iterator[nn.Module]:
+        if self.full_size:
+            widths = [widths[0], max(widths[1] // 2, 4), *widths[1:]]
+        missing = len(widths) - 1 - len(self.units)
+        units = [0] * missing + list(self.units[max(-missing, 0) :])
+        for i, (before, after) in enumerate(pairwise(widths)):
+            stride = 2 if i == 0 and not self.full_size else 1
+            yield nn.Conv2d(before, after, kernel_size=3, stride=stride, padding=1, bias=False, **where)
+            if i:
+                yield nn.MaxPool2d(2, ceil_mode=True)  # before the norm, which then has a quarter of the work
+            yield nn.BatchNorm2d(after, **where)
+            yield nn.ReLU(inplace=True)
+            for _ in range(units[i]):
+                yield ResidualUnit(after, **where)
 
 
 class ConvMlp(nn.Module):
@@ -114,9 +160,10 @@ class ConvMlp(nn.Module):
 
 
 class HybridViT(VisionTransformer):
-    """timm's ViT with a convolutional stem, convolution in the MLP, fixed positions and no class token.
+    """timm's ViT with a convolutional stem, fixed positions and no class token.
 
-    `conv_stem` and `conv_mlp` can be switched off, to see what each brings.
+    `stem_units`, residual units of each stage, make the stem a deep one; None is the short one. `conv_stem` and `conv_mlp`
+    can be switched off, to see what each brings.
     """
 
     def __init__(
@@ -126,9 +173,14 @@ class HybridViT(VisionTransformer):
         patch_size: int = 8,
         global_pool: str = "avg",
         conv_stem: bool = True,
+        stem_units: Sequence[int] | None = None,
+        stem_full_size: bool = False,
         conv_mlp: bool = True,
         **kwargs: Any,
     ):
+        stem = ConvStem if conv_stem else PatchEmbed
+        if conv_stem and stem_units is not None:
+            stem = partial(ResidualStem, units=stem_units, full_size=stem_full_size)
         if kwargs.get("dynamic_img_size"):
             raise UserError(
                 "dynamic_img_size=True: positions are made for one size; use model.set_input_size(img_size)."
@@ -140,7 +192,7 @@ class HybridViT(VisionTransformer):
             class_token=False,
             pos_embed="none",
             fc_norm=False,
-            embed_layer=ConvStem if conv_stem else PatchEmbed,
+            embed_layer=stem,
             mlp_layer=ConvMlp if conv_mlp else Mlp,
             norm_layer=partial(LayerNorm, eps=1e-5),
             **kwargs,
@@ -173,10 +225,16 @@ class HybridViT(VisionTransformer):
         return dict(first_conv=first_conv, classifier="head", fixed_input_size=True)
 
 
+DEEP = dict(stem_units=(1, 1, 1, 1), conv_mlp=False)
+
 # fmt: off
 VARIANTS = {
-    "hybrid_vit_test": dict(img_size=16, patch_size=4, embed_dim=32,  depth=2, num_heads=2, mlp_ratio=2, num_classes=10),
-    "hybrid_vit_nano": dict(img_size=32, patch_size=8, embed_dim=128, depth=2, num_heads=4, mlp_ratio=2, num_classes=10),
+    "hybrid_vit_test":   dict(img_size=16,  patch_size=4,  embed_dim=32,  depth=2,  num_heads=2, mlp_ratio=2, num_classes=10),
+    "hybrid_vit_nano":   dict(img_size=32,  patch_size=8,  embed_dim=128, depth=2,  num_heads=4, mlp_ratio=2, num_classes=10),
+    "hybrid_vit_tiny":   dict(img_size=32,  patch_size=8,  embed_dim=128, depth=2,  num_heads=4, mlp_ratio=2, num_classes=10, **DEEP),
+    "hybrid_vit_small":  dict(img_size=32,  patch_size=8,  embed_dim=192, depth=4,  num_heads=6, mlp_ratio=3, num_classes=10, **DEEP),
+    "hybrid_vit_medium": dict(img_size=160, patch_size=16, embed_dim=288, depth=8,  num_heads=6, mlp_ratio=3, num_classes=1000, **DEEP),
+    "hybrid_vit_base":   dict(img_size=192, patch_size=16, embed_dim=384, depth=12, num_heads=8, mlp_ratio=4, num_classes=1000, **DEEP),
 }
 # fmt: on
 

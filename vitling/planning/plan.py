@@ -11,24 +11,30 @@ from pathlib import Path
 
 import torch
 from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
 
 from vitling.callbacks import Callback
+from vitling.data.pipeline.loader import steps_in_epoch
 from vitling.data.pipeline.preprocessing import as_size
 from vitling.data.pipeline.reading import Reading
 from vitling.data.pipeline.training_data import split_training
 from vitling.data.sources.dataset import Dataset, open_dataset
 from vitling.data.sources.images import BadImage
 from vitling.errors import UserError
-from vitling.models import default_size
-from vitling.planning.rules import CHECKED_FILES, Band, Choice, choose, expect, find_conflicts, pretrained_hint
+from vitling.models import build_model, default_size
+from vitling.planning.conflicts import find_conflicts, pretrained_hint
+from vitling.planning.expectation import Band, expect
+from vitling.planning.machine import Machine, find_machine, this_machine
+from vitling.planning.rules import CHECKED_FILES, Choice, choose
 from vitling.planning.speed import measure_speeds
 from vitling.planning.survey import Survey, survey
 from vitling.recipes import DEFAULT, Recipe, load_recipe, override, to_dict
-from vitling.training.budget import Speed, fit_to_budget
+from vitling.training.budget import MEASURED_SHARE, Speed, fit_to_budget
 from vitling.training.settings import Settings
 
 MEASURED_TRAIN, MEASURED_VAL = 1024, 128  # images that the speed is measured on, where the data has more
 MEASURED_SECONDS = 3.0
+START_SECONDS = 10.0  # of a run on a device that is not here
 
 
 @dataclass(frozen=True)
@@ -40,7 +46,9 @@ class Plan:
     choices: list[Choice]
     warnings: list[str]
     hint: str  # where published weights would serve better
-    device: str
+    device: str  # what it is planned for
+    precision: str  # that suits this device
+    measured: dict[str, float]  # seconds of a step of each candidate that was looked at
     dataset: Dataset = field(repr=False, compare=False)  # as opened for the plan, to be handed to `vitling.train`
     speed: Speed | None = None
     expected: Band | None = None
@@ -55,6 +63,14 @@ class Plan:
         del tree["dataset"]
         return json.dumps(tree, indent=1, ensure_ascii=False, default=asdict)
 
+    def record(self) -> dict:
+        """What a run keeps of its plan: what was decided and why, and what was measured for it."""
+        return {
+            "choices": [asdict(choice) for choice in self.choices],
+            "device": self.device,
+            "step_seconds": self.measured,
+        }
+
 
 def plan(
     data: str | Path,
@@ -63,31 +79,35 @@ def plan(
     recipe: Recipe | str | Path | None = None,
     budget_seconds: float | None = None,
     brief: bool = False,
+    device: str | None = None,
     threads: int | None = None,
     reading: Reading | None = None,
     callback: Callback | None = None,
 ) -> Plan:
-    """What to train on this data. `settings` are changes to the recipe that you want, such as "epochs=50".
+    """What to train on this data in this time. `settings` are changes to the recipe that you want, such as "epochs=50".
 
     With a `recipe`, nothing is chosen: the plan says what that one would do here. A brief plan is the same recipe at once: no
-    pixels are looked at, nothing is measured, and a budget is left to training.
+    pixels are looked at, and nothing is measured but what the choice depends on. `device` is one that is elsewhere, such as
+    "cuda:a100": what would be chosen there, with times worked out on paper.
     """
     if any(setting.partition("=")[0].strip() == "data" for setting in settings):
         raise UserError("the data is the first argument; leave data= out.")
     reading, callback = reading or Reading(), callback or Callback()
+    machine = find_machine(device) if device else this_machine(threads)
     given = load_recipe(recipe or DEFAULT) if not isinstance(recipe, Recipe) else recipe
     channels = override(given, [text for text in settings if text.startswith("channels")]).channels
     dataset = _open(str(data), channels, reading)
-    device = torch.accelerator.current_accelerator().type if torch.accelerator.is_available() else "cpu"
     seen = survey(dataset, brief=brief, callback=callback)
     if recipe is None:
-        recipe, choices = choose(dataset, seen, settings, device=device)
+        recipe, choices = choose(dataset, seen, settings, machine=machine, budget_seconds=budget_seconds)
+        recipe, choices = _agreed([recipe, choices])
     else:
         recipe, choices = override(given, list(settings)), []
     recipe = replace(recipe, data=str(data))
     size = as_size(recipe.img_size) or (seen.largest if seen.small else default_size(recipe.model))
     warnings = find_conflicts(recipe, size, classes=len(dataset.class_names), channels=dataset.channels)
-    result = Plan(seen, recipe, choices, warnings, pretrained_hint(seen, recipe), device, dataset)
+    hint = pretrained_hint(seen, recipe)
+    result = Plan(seen, recipe, choices, warnings, hint, machine.title, machine.precision, machine.measured, dataset)
     if brief:
         return result
     if seen.unreadable and recipe.on_bad_image == "error":
@@ -95,19 +115,31 @@ def plan(
             f"training stops at the first file that cannot be read, because more than {CHECKED_FILES:,} are not tried before; "
             "on_bad_image=skip tries them all and leaves the bad ones out"
         )
-    fits = len(dataset.splits["train"]) * dataset.channels * size[0] * size[1] <= reading.memory_gb * 2**30
-    part = _part(dataset, recipe, in_memory=fits, has_bad=bool(seen.unreadable))
-    speed = _measure(dataset, recipe, part, Settings(threads=threads, reading=reading), callback)
+    if device:
+        speed = _estimate(dataset, recipe, size, machine)
+    else:
+        fits = len(dataset.splits["train"]) * dataset.channels * size[0] * size[1] <= reading.memory_gb * 2**30
+        part = _part(dataset, recipe, in_memory=fits, has_bad=bool(seen.unreadable))
+        speed = _measure(dataset, recipe, part, Settings(threads=threads, reading=reading), callback)
     if budget_seconds:
         recipe, choices = _fit(recipe, choices, speed, budget_seconds)
     return replace(result, recipe=recipe, choices=choices, speed=speed, expected=expect(seen))
 
 
+def _agreed(decided: list) -> list:
+    """What the first of several processes decided: each of them measures other times."""
+    return broadcast_object_list(decided) if _several() else decided
+
+
+def _several() -> bool:
+    return int(environ.get("WORLD_SIZE", "1")) > 1
+
+
 def _open(data: str, channels: int | None, reading: Reading) -> Dataset:
     """The data; files that cannot be read are left out, not an error: a plan is there to find them."""
     open_data = partial(open_dataset, data, root=reading.root, download=reading.download, channels=channels)
-    several = int(environ.get("WORLD_SIZE", "1")) > 1  # one process downloads, the others find the files
-    state = PartialState(cpu=not torch.accelerator.is_available()) if several else None
+    # One process downloads, the others find the files.
+    state = PartialState(cpu=not torch.accelerator.is_available()) if _several() else None
     with state.main_process_first() if state else nullcontext():
         try:
             return open_data()
@@ -134,20 +166,42 @@ def _measure(dataset: Dataset, recipe: Recipe, part: Recipe, settings: Settings,
             {"plan": part},
             Path(folder) / "speed",
             settings=settings,
-            budget_seconds=10 * MEASURED_SECONDS,
+            budget_seconds=MEASURED_SECONDS / MEASURED_SHARE,
+            dataset=dataset,
             callback=callback,
         )["plan"]
     train, val = split_training(dataset, recipe)
     return replace(
         speed,
         validation=speed.validation * len(val) / len(split_training(dataset, part)[1]),
-        steps_per_epoch=max(1, len(train) // recipe.batch_size),
+        steps_per_epoch=max(1, steps_in_epoch(recipe, len(train))),
+    )
+
+
+def _estimate(dataset: Dataset, recipe: Recipe, size: tuple[int, int], machine: Machine) -> Speed:
+    """The speed on a device that is not here."""
+    train, val = split_training(dataset, recipe)
+    model = build_model(
+        recipe.model,
+        num_classes=len(dataset.class_names),
+        in_chans=dataset.channels,
+        img_size=size,
+        **recipe.model_args,
+    )
+    rate = machine.images_per_second((recipe, model, (dataset.channels, *size)))
+    return Speed(
+        fixed=START_SECONDS,
+        step=recipe.batch_size / rate,
+        validation=len(val) / (3 * rate),  # the forward pass alone
+        steps_per_epoch=max(1, steps_in_epoch(recipe, len(train))),
+        validate_every=recipe.validate_every,
+        threads=0,
     )
 
 
 def _fit(recipe: Recipe, choices: list[Choice], speed: Speed, seconds: float) -> tuple[Recipe, list[Choice]]:
     """As many epochs as the budget allows, and the choice that says so."""
-    recipe = fit_to_budget(recipe, speed, seconds)
+    recipe = fit_to_budget(recipe, speed, seconds, used_share=1.0)
     reason = f"what a budget of {seconds:.0f} s allows, at {speed.epoch_seconds():.1f} s per epoch"
     fitted = Choice("epochs", str(recipe.epochs), reason, "measured here", changes={"epochs": recipe.epochs})
     return recipe, [fitted if choice.what == "epochs" else choice for choice in choices]

@@ -14,6 +14,7 @@ from statistics import median
 import torch
 
 from vitling.callbacks import Callback
+from vitling.data.sources.dataset import Dataset
 from vitling.errors import UserError
 from vitling.methods import find_method
 from vitling.recipes import Recipe, from_dict, to_dict
@@ -38,8 +39,12 @@ def measure_speeds(
     settings: Settings,
     budget_seconds: float,
     callback: Callback,
+    dataset: Dataset | None = None,
 ) -> dict[str, Speed]:
-    """Train a few steps of every recipe in turns; `folder` holds what that writes and is removed in the end."""
+    """Train a few steps of every recipe in turns; `folder` holds what that writes and is removed in the end.
+
+    `dataset` is their data, where it is one and has been opened already.
+    """
     shutil.rmtree(folder, ignore_errors=True)
     try:
         with callers_state_kept():
@@ -47,7 +52,7 @@ def measure_speeds(
             for number, (name, recipe) in enumerate(recipes.items()):
                 callback.on_progress(TASK, number, len(recipes) + TURNS)
                 try:
-                    candidates.append(_Candidate(recipe, folder / str(number), settings))
+                    candidates.append(_Candidate(recipe, folder / str(number), settings, dataset))
                 except UserError as error:
                     raise UserError(f"{name}: {error}") from None
             measured = [one for candidate in candidates for one in (candidate, candidate.first) if one]
@@ -68,13 +73,13 @@ def measure_speeds(
 class _Candidate:
     """A recipe prepared for training, and the times of its turns."""
 
-    def __init__(self, recipe: Recipe, folder: Path, settings: Settings):
+    def __init__(self, recipe: Recipe, folder: Path, settings: Settings, dataset: Dataset | None):
         recipe = find_method(recipe.method).with_first_epochs(from_dict(to_dict(recipe)), 1)
         began = time.monotonic()
         settings = replace(settings, began=began, trackers=())
         accelerator = create_accelerator(settings, folder)  # one each: scalers and what it has prepared are its own
         self.loop = open_loop(
-            Run(folder), recipe, asked_for(recipe, None), settings, Callback(), accelerator, StopRequest()
+            Run(folder), recipe, asked_for(recipe, None), settings, Callback(), accelerator, StopRequest(), dataset
         )
         self.fixed = time.monotonic() - began
         self.threads = torch.get_num_threads()  # as chosen for it
@@ -84,7 +89,7 @@ class _Candidate:
         if first := find_method(recipe.method).first_run(self.loop.setup.recipe):
             # What it trained just now for an epoch is measured by itself.
             self.fixed -= sum(run.info["wall_seconds"] for run in _finished_below(folder))
-            self.first = _Candidate(first, folder.with_name(f"{folder.name}-first"), settings)
+            self.first = _Candidate(first, folder.with_name(f"{folder.name}-first"), settings, dataset)
 
     def take_turn(self) -> None:
         """Some steps and a validation, with all that they read and write."""

@@ -6,7 +6,6 @@ metrics.jsonl      a line per validation; equal in a resumed and an uninterrupte
 timing.jsonl       the same lines' speed and wall time, which never repeat exactly
 gradients.jsonl    gradient norms per layer in the last step before each validation
 budget.jsonl       each look at the clock of a run with a budget, and the step at which it was to end from then on
-plan.json          what was planned, and measured for it, where the recipe was planned for this data
 best/  last/       model.safetensors and config.json, which timm loads as "local-dir:RUN/best"
 calibration.json   the temperature of calibrated probabilities, once fitted
 report.html        the page of the run
@@ -21,7 +20,7 @@ import os
 import platform
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -291,6 +290,12 @@ def asked_for(recipe: Recipe, budget_seconds: float | None) -> dict:
     return _jsonable({"recipe": to_dict(recipe), "budget": f"{budget_seconds:g}s" if budget_seconds else None})
 
 
+def asked_plan(data: str, settings: Sequence[str], budget_seconds: float | None) -> dict:
+    """The same of a command that leaves the recipe to a plan: what is planned depends on the machine, what is asked does not."""
+    planned = {"data": data, "settings": list(settings)}
+    return {"plan": planned, "budget": f"{budget_seconds:g}s" if budget_seconds else None}
+
+
 def recipe_digest(recipe: Recipe) -> str:
     return hashlib.sha256(json.dumps(_jsonable(to_dict(recipe)), sort_keys=True).encode()).hexdigest()
 
@@ -313,7 +318,9 @@ def difference(known: dict, asked: dict) -> str:
     """The first setting in which two runs differ, as text."""
     if known["budget"] != asked["budget"]:
         return f"its budget is {known['budget'] or 'none'}, not {asked['budget'] or 'none'}"
-    old, new = (_flat(item["recipe"]) for item in (known, asked))
+    if known.keys() != asked.keys():
+        return "its recipe was planned" if "plan" in known else "its recipe was given, not planned"
+    old, new = (_flat(item.get("recipe") or item["plan"]) for item in (known, asked))
     key = next(key for key in {**old, **new} if old.get(key) != new.get(key))
     return f"its {key} is {old.get(key)!r}, not {new.get(key)!r}"
 

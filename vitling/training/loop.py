@@ -57,18 +57,19 @@ def train(
     settings: Settings | None = None,
     dataset: Dataset | None = None,
     asked: dict | None = None,
+    planned: dict | None = None,
     callback: Callback | None = None,
 ) -> Run:
     """Train a recipe into a run directory; into the same directory again, resume it.
 
     `dataset` is the recipe's data where it has been opened already, as by `vitling.plan`. `asked` is what was asked for where that is
-    not the recipe itself, but data to plan one for. The best weights' predictions on the validation images are passed on in
-    the run that is returned.
+    not the recipe itself, but data to plan one for; `planned` is the record of that plan, which the run keeps. The best weights'
+    predictions on the validation images are passed on in the run that is returned.
     """
     settings, callback = settings or Settings(), callback or Callback()
     with callers_state_kept():
         accelerator = create_accelerator(settings, run_dir)
-        run = train_into(Run(run_dir), recipe, settings, callback, accelerator, dataset, asked)
+        run = train_into(Run(run_dir), recipe, settings, callback, accelerator, dataset, asked, planned)
         accelerator.end_training()
     return run
 
@@ -106,6 +107,7 @@ def train_into(
     accelerator: Accelerator,
     dataset: Dataset | None = None,
     asked: dict | None = None,
+    planned: dict | None = None,
 ) -> Run:
     """The same on devices that are set up already: nothing where the run is finished, else what is left of it."""
     recipe = from_dict(to_dict(recipe))  # declared types, as if read from its file: the run is compared with that
@@ -118,6 +120,8 @@ def train_into(
             return run
         if resuming and (run.path / "recipe.yaml").exists():  # written last when a run begins
             recipe = run.recipe  # resolved when the run began
+        elif planned and accelerator.is_main_process:
+            run.update(plan=planned)
         _train_rest(run, recipe, asked, settings, callback, accelerator, dataset)
     return run
 

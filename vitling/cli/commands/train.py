@@ -3,8 +3,9 @@
 import os
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,7 +17,6 @@ from vitling.cli.options import (
     Data,
     DataRoot,
     MemoryGb,
-    Precision,
     Quiet,
     Threads,
     Workers,
@@ -24,6 +24,13 @@ from vitling.cli.options import (
     reading_options,
 )
 from vitling.errors import UserError
+
+if TYPE_CHECKING:
+    from vitling.callbacks import Callback
+    from vitling.data.sources.dataset import Dataset
+    from vitling.recipes import Recipe
+    from vitling.runs.run import Run
+    from vitling.training.settings import Settings
 
 STARTED = time.monotonic()  # what a budget counts from
 PAGE_SECONDS = 3.0  # of a budget, for the page of the run
@@ -44,7 +51,13 @@ def train(
         str | None,
         typer.Option(help="Train the finished run in --out further, for so much longer: 30m. DATA is the run's own."),
     ] = None,
-    precision: Precision = "no",
+    precision: Annotated[
+        str | None,
+        typer.Option(
+            help="no (float32), bf16 or fp16; default: bf16 for what is planned for a GPU that has it, else no.",
+            autocompletion=completion.one_of("no", "bf16", "fp16"),
+        ),
+    ] = None,
     threads: Threads = None,
     data_root: DataRoot = None,
     memory_gb: MemoryGb = None,
@@ -68,12 +81,11 @@ def train(
     vitling.register_models()  # after the first checks: a typo is answered before torch has loaded
 
     from vitling.diagnose.run_page import write_run_page
-    from vitling.runs.run import asked_for, free_directory
 
     reading = reading_options(data_root, memory_gb, workers)
     trackers = {"tensorboard": tensorboard, "wandb": wandb, "mlflow": mlflow}
     where = vitling.Settings(
-        precision=precision,
+        precision=precision or "no",
         threads=threads,
         budget_seconds=budget_seconds,
         reserve_seconds=PAGE_SECONDS,
@@ -82,28 +94,80 @@ def train(
         trackers=tuple(tracker for tracker, wanted in trackers.items() if wanted),
         reading=reading,
     )
-    messages, dataset = [], None
-    if not more_seconds and (settings or chosen is None):  # a recipe as it stands needs no look at the data
-        planned = vitling.plan(data, settings or [], recipe=chosen, brief=True, reading=reading)
-        chosen, messages, dataset = planned.recipe, terminal.plan_lines(planned, data), planned.dataset
-    if chosen:
-        init = absolute(chosen.init) if chosen.init else ""
-        chosen = vitling.override(chosen, {"data": absolute(data), "init": init})
-    if out is None:
-        base = Path("runs") / re.sub(r"[^\w.-]+", "-", f"{Path(data).stem}-{Path(recipe or chosen.model).stem}")
-        out = free_directory(base, asked_for(chosen, budget_seconds))
     with terminal.show_training(quiet or os.environ.get("RANK", "0") != "0") as callback:
-        for line in messages:
-            callback.log(line)
         if more_seconds:
             check_data_of_run(out, absolute(data))
             run = vitling.train_more(out, more_seconds, settings=where, callback=callback)
+        elif chosen and not settings:  # a recipe as it stands needs no look at the data
+            run = train_recipe(chosen, data, out, recipe, where, None, callback)
+        elif chosen:
+            planned = vitling.plan(data, settings, recipe=chosen, brief=True, reading=reading)
+            for line in terminal.plan_lines(planned, data):
+                callback.log(line)
+            run = train_recipe(planned.recipe, data, out, recipe, where, planned.dataset, callback)
         else:
-            run = vitling.train(chosen, out, settings=where, dataset=dataset, callback=callback)
+            run = train_planned(data, settings or [], out, precision, where, callback)
         callback.on_end(run)
         if run.finished and os.environ.get("RANK", "0") == "0":
             page = write_run_page(run, predictions=run.validation, reading=where.reading, callback=callback)
             callback.log(f"page: {page}")
+
+
+def train_recipe(
+    chosen: "Recipe",
+    data: str,
+    out: Path | None,
+    name: str,
+    where: "Settings",
+    dataset: "Dataset | None",
+    callback: "Callback",
+) -> "Run":
+    """Train the recipe that was given."""
+    from vitling.runs.run import asked_for, free_directory
+
+    init = absolute(chosen.init) if chosen.init else ""
+    chosen = vitling.override(chosen, {"data": absolute(data), "init": init})
+    out = out or free_directory(folder_for(data, Path(name).stem), asked_for(chosen, where.budget_seconds))
+    return vitling.train(chosen, out, settings=where, dataset=dataset, callback=callback)
+
+
+def train_planned(
+    data: str, settings: list[str], out: Path | None, precision: str | None, where: "Settings", callback: "Callback"
+) -> "Run":
+    """Train what is planned for this data, time and machine; a run that was planned before keeps its plan."""
+    from vitling.runs.run import Run, asked_plan, free_directory
+
+    asked = asked_plan(absolute(data), settings, where.budget_seconds)
+    run = Run(out or free_directory(folder_for(data), asked))
+    if run.info.get("asked") == asked and (run.path / "recipe.yaml").exists():
+        where = replace(where, precision=precision or run.info["precision"])
+        return vitling.train(run.recipe, run.path, settings=where, asked=asked, callback=callback)
+    planned = vitling.plan(
+        data,
+        settings,
+        budget_seconds=where.budget_seconds,
+        brief=True,
+        threads=where.threads,
+        reading=where.reading,
+        callback=callback,
+    )
+    for line in terminal.plan_lines(planned, data):
+        callback.log(line)
+    init = absolute(planned.recipe.init) if planned.recipe.init else ""
+    return vitling.train(
+        vitling.override(planned.recipe, {"data": absolute(data), "init": init}),
+        run.path,
+        settings=replace(where, precision=precision or planned.precision),
+        dataset=planned.dataset,
+        asked=asked,
+        planned=planned.record(),
+        callback=callback,
+    )
+
+
+def folder_for(data: str, *what: str) -> Path:
+    """Where a run goes that nobody gave a folder."""
+    return Path("runs") / re.sub(r"[^\w.-]+", "-", "-".join([Path(data).stem, *what]))
 
 
 def check_data_of_run(out: Path, data: str) -> None:

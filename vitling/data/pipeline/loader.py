@@ -121,6 +121,15 @@ def whole_multiple(n: int, of: int = 256) -> int:
     return n // of * of or n
 
 
+def images_in_epoch(recipe: Recipe, images: int) -> int:
+    return whole_multiple(images) if recipe.augment.repeats > 1 else images
+
+
+def steps_in_epoch(recipe: Recipe, images: int) -> int:
+    """Whole batches of an epoch over so many training images."""
+    return images_in_epoch(recipe, images) // recipe.batch_size
+
+
 class TrainLoader:
     """Augmented training batches, as a list of micro-batches per optimiser step."""
 
@@ -138,9 +147,9 @@ class TrainLoader:
         self.source, self.augment, self.recipe, self.device = source, augment, recipe, device
         self.rank, self.world = rank, world
         self.with_geometry = with_geometry
-        shown = whole_multiple(len(source)) if recipe.augment.repeats > 1 else len(source)
-        self.steps_per_epoch = shown // recipe.batch_size
+        self.steps_per_epoch = steps_in_epoch(recipe, len(source))
         if self.steps_per_epoch == 0:
+            shown = images_in_epoch(recipe, len(source))
             raise UserError(
                 f"batch_size={recipe.batch_size} is larger than the {shown} training images; lower batch_size to {shown} or less."
             )

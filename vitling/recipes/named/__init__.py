@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from vitling.recipes.schema import Recipe
 
-DEFAULT = "vitling/small"  # what `vitling plan`, and `vitling train` without a recipe, start from
+DEFAULT = "vitling/nano"  # the smallest of those that `vitling plan`, and `vitling train` without a recipe, choose from
 
 
 def named_recipes() -> dict[str, Callable[[], Recipe]]:
