@@ -7,10 +7,10 @@ from vitling.data.sources.dataset import Dataset
 from vitling.data.sources.images import ArrayImages
 from vitling.errors import UserError
 from vitling.models import build_model
-from vitling.planning.plan import plan
 from vitling.planning.conflicts import find_conflicts, pretrained_hint
 from vitling.planning.expectation import expect
-from vitling.planning.machine import Machine, find_machine
+from vitling.planning.machine import Machine
+from vitling.planning.plan import plan
 from vitling.planning.rules import choose
 from vitling.planning.survey import Copies, Survey, neighbour_accuracy, survey
 from vitling.recipes import DEFAULT, Recipe, load_recipe, named_recipes, override

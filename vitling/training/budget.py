@@ -104,18 +104,18 @@ class Timekeeper:
         self.speed = replace(self.speed, validation=seconds)
 
     def look(self, step: int, seconds: float) -> dict | None:
-        """Move the end to where the budget will be used up, `seconds` of it being gone; what to record of that, if it is new."""
-        known = step <= max(self.recorded, default=-1)
-        end = self.recorded.get(step, self.course.end) if known else self._affordable_end(step, seconds)
+        """Move the end to where the budget will be used up, `seconds` of it being gone; what to record of that, if it is new.
+
+        The first look of a process only starts its stopwatch.
+        """
+        known = self.last is None or step <= max(self.recorded, default=-1)
+        end = self.recorded.get(step, self.course.end) if known else self._affordable_end(step, seconds, *self.last)
         self.last, self.validating = (step, seconds), 0.0
         if end != self.course.end:
             self.course.move_end(step, end)
         return None if known else {"step": step, "end": end, "seconds": round(seconds, 3)}
 
-    def _affordable_end(self, step: int, seconds: float) -> int:
-        if self.last is None:
-            return self.course.end
-        last_step, last_seconds = self.last
+    def _affordable_end(self, step: int, seconds: float, last_step: int, last_seconds: float) -> int:
         pace = (seconds - last_seconds - self.validating) / (step - last_step)
         left = self.seconds - self.speed.validation - seconds
         return step + max(1, steps_within(replace(self.speed, step=pace), left))

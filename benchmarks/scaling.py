@@ -1,0 +1,188 @@
+"""Accuracy over wall time: the house recipe and a plain fast CNN, with equal time and equal cores.
+
+    python benchmarks/scaling.py run --data ten.npz --minutes 1 5 --seeds 3 --anchor fast_cnn.py
+    python benchmarks/scaling.py table
+
+The anchor is a script that takes DATA.npz --seconds --width --threads --seed --split --cutmix and prints its accuracy. Its width and its
+share of cutmix are chosen for each data and length on its own validation split; the test split is for the final number. Folders of
+photographs are given to it as arrays of the pixels that `--side` says. Every result is a line of benchmarks/scaling.jsonl, so a run
+that is interrupted continues. Two runs at a time, one thread each.
+"""
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+
+RESULTS = Path(__file__).with_suffix(".jsonl")
+WIDTHS = {1: (8, 12, 16), 5: (12, 16, 24), 20: (16, 24, 32), 60: (24, 32)}
+CUTMIX = {1: (0.0,), 5: (0.0, 0.5), 20: (0.5,), 60: (0.5,)}
+HOUSE = {  # what is compared, as changes to `vitling train DATA`
+    "house": [],
+    "no attention": ["model_args.depth=0"],
+    "DHVT": ["--recipe", "cifar100/dhvt_nano"],
+    "plain ViT": ["--recipe", "yardsticks/vit_nano"],
+}
+
+
+def key(row: dict) -> tuple:
+    return row["recipe"], row["data"], row["minutes"], row["seed"], row["split"], row.get("width"), row.get("cutmix")
+
+
+def known() -> dict[tuple, dict]:
+    lines = RESULTS.read_text().splitlines() if RESULTS.exists() else []
+    return {key(row): row for row in map(json.loads, lines)}
+
+
+def remember(row: dict) -> dict:
+    with RESULTS.open("a") as file:
+        file.write(json.dumps(row) + "\n")
+    print(json.dumps(row), flush=True)
+    return row
+
+
+def train_house(recipe: str, data: Path, minutes: float, seed: int, threads: int) -> dict:
+    """A command as a user types it, and one look at the test split."""
+    row = dict(recipe=recipe, data=data.stem, minutes=minutes, seed=seed, split="test")
+    if found := known().get(key(row)):
+        return found
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder) / "run"
+        command = ["train", str(data), *HOUSE[recipe], f"seed={seed}", "--budget", f"{minutes}m", "--out", str(run)]
+        began = time.monotonic()
+        vitling(*command, "--threads", str(threads), "--quiet")
+        seconds = time.monotonic() - began
+        result = json.loads(vitling("evaluate", str(run), "--json"))
+        info = json.loads((run / "run.json").read_text())
+        model = re.search(r"^model: (\S+)", (run / "recipe.yaml").read_text(), re.M)
+    return remember(
+        row
+        | dict(
+            top1=round(100 * result["top1"], 2),
+            val_top1=round(100 * info["best"]["val_top1"], 2),
+            seconds=round(seconds, 1),
+            epochs=info["epochs_trained"],
+            parameters=info["parameters"],
+            model=model[1] if model else "",
+            threads=threads,
+        )
+    )
+
+
+def vitling(*words: str) -> str:
+    done = subprocess.run([sys.executable, "-m", "vitling", *words], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"vitling {' '.join(words)}: {done.stderr or done.stdout}")
+    return done.stdout
+
+
+def run_anchor(script: Path, data: Path, name: str, minutes: float, seed: int, threads: int, **options) -> dict:
+    row = dict(recipe="anchor", data=name, minutes=minutes, seed=seed, **options)
+    if found := known().get(key(row)):
+        return found
+    flags = [word for option, value in options.items() for word in (f"--{option}", str(value))]
+    fixed = ["--seconds", str(60 * minutes), "--threads", str(threads), "--seed", str(seed)]
+    done = subprocess.run([sys.executable, script, data, *fixed, *flags], capture_output=True, text=True, check=True)
+    found = re.search(
+        r"top-1 ([\d.]+) %, with mirrored images ([\d.]+) % \| width \d+, ([\d.]+) M .*?([\d.]+) epochs", done.stdout
+    )
+    if not found:
+        raise SystemExit(f"{script} printed {done.stdout!r}")
+    top1, mirrored, parameters, epochs = map(float, found.groups())
+    measured = dict(
+        top1=top1, mirrored=mirrored, parameters=round(parameters * 1e6), epochs=epochs, seconds=60 * minutes
+    )
+    return remember(row | measured | dict(threads=threads))
+
+
+def as_arrays(data: Path, side: int) -> Path:
+    """A class-per-folder tree as arrays, for the anchor."""
+    from vitling.data.sources.dataset import open_dataset
+    from vitling.data.sources.images import load_image
+
+    dataset, arrays = open_dataset(str(data)), {}
+    for split, images in dataset.splits.items():
+        pixels = [load_image(images, i, (side, side), "resize", 3, dataset.max_value) for i in range(len(images))]
+        arrays[f"{split}_images"] = np.stack(pixels).transpose(0, 2, 3, 1)
+        arrays[f"{split}_labels"] = np.asarray(images.labels)
+    path = Path(tempfile.gettempdir()) / f"{data.stem}-{side}.npz"
+    np.savez(path, **arrays)
+    return path
+
+
+def run(args: argparse.Namespace) -> None:
+    tasks = []
+    for minutes in args.minutes:
+        nearest = min(WIDTHS, key=lambda known: abs(known - minutes))
+        for data in args.data:
+            arrays = data if data.suffix == ".npz" else as_arrays(data, args.side)
+            for seed in range(args.first_seed, args.first_seed + args.seeds):
+                tasks += [(train_house, (name, data, minutes, seed, args.threads), {}) for name in args.recipes]
+            if args.anchor:
+                tasks.append((best_anchor, (args, arrays, data.stem, minutes, nearest), {}))
+    with ThreadPoolExecutor(args.jobs) as pool:
+        for future in [pool.submit(function, *words, **named) for function, words, named in tasks]:
+            future.result()
+
+
+def best_anchor(args: argparse.Namespace, arrays: Path, name: str, minutes: float, nearest: int) -> None:
+    """The width and the share of cutmix by validation, one seed; then the test split, every seed."""
+    tried = [
+        run_anchor(args.anchor, arrays, name, minutes, 0, args.threads, split="val", width=width, cutmix=share)
+        for width in WIDTHS[nearest]
+        for share in CUTMIX[nearest]
+    ]
+    best = max(tried, key=lambda row: row["top1"])
+    for seed in range(args.first_seed, args.first_seed + args.seeds):
+        chosen = dict(width=best["width"], cutmix=best["cutmix"])
+        run_anchor(args.anchor, arrays, name, minutes, seed, args.threads, split="test", **chosen)
+
+
+def interval(values: list[float]) -> str:
+    from vitling.evaluation.intervals import confidence_interval
+
+    mean, ci95 = confidence_interval(values)
+    return f"{mean:.2f}" + (f" ± {ci95:.2f}" if len(values) > 1 else "")
+
+
+def table() -> None:
+    rows = [row for row in known().values() if row["split"] == "test"]
+    print(
+        "| data | minutes | recipe | test top-1, % | seeds | parameters | epochs |\n|---|---:|---|---:|---:|---:|---:|"
+    )
+    for cell in sorted({(row["data"], row["minutes"], row["recipe"]) for row in rows}):
+        same = [row for row in rows if (row["data"], row["minutes"], row["recipe"]) == cell]
+        epochs = np.mean([row["epochs"] for row in same])
+        print(
+            f"| {cell[0]} | {cell[1]:g} | {cell[2]} | {interval([row['top1'] for row in same])} | {len(same)} "
+            f"| {same[0]['parameters'] / 1e6:.2f} M | {epochs:.0f} |"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    runner = commands.add_parser("run")
+    runner.add_argument("--data", type=Path, nargs="+", required=True)
+    runner.add_argument("--minutes", type=float, nargs="+", required=True)
+    runner.add_argument("--seeds", type=int, default=3)
+    runner.add_argument("--first-seed", type=int, default=0)
+    runner.add_argument("--recipes", nargs="*", choices=HOUSE, default=["house"])
+    runner.add_argument("--anchor", type=Path)
+    runner.add_argument("--side", type=int, default=64)
+    runner.add_argument("--threads", type=int, default=1)
+    runner.add_argument("--jobs", type=int, default=2)
+    commands.add_parser("table")
+    args = parser.parse_args()
+    run(args) if args.command == "run" else table()
+
+
+if __name__ == "__main__":
+    main()
