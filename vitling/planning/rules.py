@@ -32,19 +32,24 @@ from vitling.recipes import DEFAULT, Recipe, load_recipe, override, scale_epochs
 
 @dataclass(frozen=True)
 class Rung:
-    """A size of the house family: the images it must be shown before it is better than a smaller one, and its photographs."""
+    """A size of the house family, and the side at which it sees photographs.
+
+    `least_views`: so many images a machine must be able to show it in the time there is, before it is better than a smaller one that
+    could be shown more. `least_images`: so many there must be on a GPU without a budget, where time is no reason to take a smaller one.
+    """
 
     recipe: str
-    least_views: float
     photo_side: int
+    least_views: int
+    least_images: int
 
 
 LADDER = (
-    Rung("vitling/nano", 0, 64),
-    Rung("vitling/tiny", 60_000, 64),
-    Rung("vitling/small", 1_500_000, 96),
-    Rung("vitling/medium", 5_000_000, 160),
-    Rung("vitling/base", 12_000_000, 192),
+    Rung("vitling/nano", 64, 0, 0),
+    Rung("vitling/tiny", 64, 60_000, 0),
+    Rung("vitling/small", 96, 1_500_000, 0),
+    Rung("vitling/medium", 160, 5_000_000, 2_000),
+    Rung("vitling/base", 192, 12_000_000, 20_000),
 )
 TRAINING_SHARE = 0.9  # of a budget, that steps are taken in
 CPU_EPOCHS = (3_000, 10, 200)  # without a budget: that divided by the root of the image count; least, most
@@ -90,7 +95,7 @@ def choose(
     if "model" in asked:
         base, choices = _named_model(survey, settings, asked)
     else:
-        base, choices, views = _climb(survey, settings, asked, machine, epochs * images, budget_seconds)
+        base, choices, views = _climb(survey, settings, asked, machine, epochs, images, budget_seconds)
         epochs = _asked_epochs(settings) or (max(1, round(views / images)) if budget_seconds else epochs)
     size = as_size(_with(settings, base).img_size)
     assert size is not None  # both ways choose one
@@ -138,7 +143,8 @@ def _climb(
     settings: Sequence[str],
     asked: set[str],
     machine: Machine,
-    usual_views: int,
+    epochs: int,
+    images: int,
     budget_seconds: float | None,
 ) -> tuple[Recipe, list[Choice], float]:
     """The largest size that is shown enough images in the time there is, its choices, and how many images that are."""
@@ -153,11 +159,12 @@ def _climb(
         size = as_size(recipe.img_size)
         assert size is not None
         model = build_for(recipe, size, survey)
-        views = float(usual_views)
+        views = float(epochs * images)
         if budget_seconds:
             rate = machine.images_per_second((recipe, model, (survey.channels, *size)))
             views = rate * TRAINING_SHARE * budget_seconds
-        if taken and views < rung.least_views:
+        by_images = machine.kind == "gpu" and not budget_seconds
+        if taken and (images < rung.least_images if by_images else views < rung.least_views):
             break
         taken = base, [_family(base, model, views, rung), *sizes], views
     assert taken is not None

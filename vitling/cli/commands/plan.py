@@ -31,6 +31,12 @@ def plan(
         typer.Option(help="Plan for this recipe instead of choosing one.", autocompletion=completion.recipes),
     ] = None,
     budget: Budget = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            help="Plan for a device that is elsewhere, such as cuda:a100; times are worked out, not measured."
+        ),
+    ] = None,
     save: Annotated[Path | None, typer.Option(help="Write the recipe into this new YAML file.")] = None,
     threads: Threads = None,
     data_root: DataRoot = None,
@@ -46,7 +52,9 @@ def plan(
 
     with terminal.show_progress(quiet or as_json) as callback:
         where = dict(threads=threads, reading=reading_options(data_root, memory_gb, None), callback=callback)
-        planned = vitling.plan(data, settings or [], recipe=chosen, budget_seconds=budget_seconds, **where)
+        planned = vitling.plan(
+            data, settings or [], recipe=chosen, budget_seconds=budget_seconds, device=device, **where
+        )
     if save:
         save_recipe(vitling.override(planned.recipe, {"data": absolute(data)}), save)
     print(planned.to_json()) if as_json else terminal.show_plan(planned, data, settings or [], save)

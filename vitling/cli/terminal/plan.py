@@ -29,7 +29,11 @@ def show_plan(plan: "Plan", data: str, settings: list[str], saved: Path | None) 
     assert speed is not None  # only a brief plan lacks it
     assert band is not None
     steps = f"{speed.steps_per_epoch} steps of {1000 * speed.step:.0f} ms in an epoch, {plan.recipe.epochs} epochs"
-    where = f"measured on this machine ({plan.device}, threads: {speed.threads}); other programs slow it down"
+    where = (
+        f"measured on this machine ({plan.device}, threads: {speed.threads}); other programs slow it down"
+        if speed.threads
+        else f"worked out for {plan.device} in {plan.precision} from multiply-adds, not measured; reading images may take longer"
+    )
     if speed.first:
         where += "; with what the method trains first"
     entry("time", f"about {duration(speed.run_seconds(plan.recipe))}", f"{steps}; {where}")
