@@ -71,6 +71,11 @@ class LabelMaps:
     def __len__(self) -> int:
         return len(self.rows)
 
+    @property
+    def training_settings(self) -> list[str]:
+        """What a recipe is told to learn from them."""
+        return ["method=token_labeling", f"method_args.labels={self.folder}"]
+
     # -- writing ---------------------------------------------------------------------------------------------------
 
     @classmethod
