@@ -163,8 +163,9 @@ def _missing(line: Line) -> str:
     assert recipe is not None  # asked of lines that are trained
     if recipe.data in NO_DOWNLOAD:
         return f"{data.source or data.name} cannot be downloaded; give its folder as data."
-    if recipe.init and not recipe.init.startswith(("timm/", "hf-hub:")) and not Path(recipe.init).exists():
-        return f"it starts from {recipe.init}, which is not there; {line.row.note_at('paper') or 'train that first'}."
     from vitling.methods import find_method  # here, because torch takes seconds to import
+    from vitling.runs.opening import is_there
 
+    if recipe.init and not is_there(recipe.init):
+        return f"it starts from {recipe.init}, which is not there; {line.row.note_at('paper') or 'train that first'}."
     return find_method(recipe.method).missing(recipe)

@@ -31,7 +31,7 @@ SEEDS = 3
 class Ours:
     """What our runs of a line reached, in percent."""
 
-    split: str  # test, or val for an agent: runs keep the ViT
+    split: str  # test, or val for a network beside the model: runs keep the model alone
     scores: list[float]
     mean: float
     ci95: float  # half-width of the 95 % confidence interval; nan with one seed
@@ -161,8 +161,9 @@ class Reproduction:
             )
         if self.seconds:
             notes.append(self._estimate())
-        if any(result.ours and result.ours.split == "val" for result in self.results):
-            notes.append("Accuracies of agents (val) are of the validation split: a run keeps the ViT alone.")
+        if beside := dict.fromkeys(r.line.row.network for r in self.results if r.ours and r.ours.split == "val"):
+            names = " and ".join(f"{name}s" for name in beside)
+            notes.append(f"Accuracies of {names} (val) are of the validation split: a run keeps the model alone.")
         if any(result.size for result in self.results):
             notes.append("MACs are multiply-adds of one image, the products inside attention included.")
         notes += _grouped("Not trained", [(r.line.label, r.reason) for r in self.results if r.reason])
