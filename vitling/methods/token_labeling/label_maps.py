@@ -11,6 +11,7 @@ import json
 import os
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,6 +42,18 @@ class Header:
     weights: str  # digest of what made the maps
     raw_scores: bool  # logits as they are; else minus the mean of the classes that are not stored
     format: str = "vitling label maps 1"
+
+    @classmethod
+    def of_training_images(cls, dataset: Dataset, **what: Any) -> "Header":
+        """The header of maps of a dataset's training images; `what` are the fields that the dataset does not give."""
+        return cls(
+            data=dataset.name,
+            fingerprint=dataset.fingerprint,
+            split="train",
+            images=len(dataset.splits["train"]),
+            class_names=list(dataset.class_names),
+            **what,
+        )
 
     @property
     def record(self) -> np.dtype:
