@@ -20,7 +20,7 @@ from vitling.methods.method import Batch, Omission
 from vitling.methods.mixing import MixingMethod
 from vitling.models import build_model
 from vitling.models.agent import Agent, create_agent, mlp_layers, read_structure
-from vitling.models.contract import token_grid
+from vitling.models.contract import square_grid, token_grid
 from vitling.optim import parameter_groups
 from vitling.recipes import Optim, Recipe
 
@@ -77,10 +77,10 @@ def _pool_longer(x: Tensor, y: Tensor, axis: int) -> tuple[Tensor, Tensor]:
 
 
 def _square(tokens: int) -> tuple[int, int]:
-    side = round(tokens**0.5)
-    if side**2 != tokens:
+    grid = square_grid(tokens)
+    if grid is None:
         raise UserError(f"{tokens} tokens do not form a square; give grid=(height, width).")
-    return side, side
+    return grid
 
 
 def align_gradients(
