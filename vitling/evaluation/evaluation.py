@@ -68,21 +68,16 @@ def _open(run: Run, data: str | None, reading: Reading, opened: Dataset | None) 
     )
 
 
-def _trained_on(run: Run) -> str | None:
-    """The fingerprint of the data that a run was trained on."""
-    return run.info.get("data", {}).get("fingerprint")
-
-
 def _is_own(run: Run, data: str | None, dataset: Dataset) -> bool:
     """Whether this is the data that the run was trained on: by its name or place, or by its content."""
     if data is None or canonical_name(data) == canonical_name(run.recipe.data):
         return True
-    return dataset.fingerprint == _trained_on(run)
+    return dataset.fingerprint == run.data_fingerprint
 
 
 def _changes(run: Run, dataset: Dataset, own: bool) -> list[str]:
     """A note where a run's own data is no longer what it was trained on."""
-    if not own or _trained_on(run) in (None, dataset.fingerprint):
+    if not own or run.data_fingerprint in (None, dataset.fingerprint):
         return []
     return [f"{dataset.name} has changed since the training, so its splits may differ from those used then"]
 
