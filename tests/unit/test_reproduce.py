@@ -12,7 +12,7 @@ from vitling.models.weights import save_for_timm
 from vitling.papers import is_figure, tables
 from vitling.papers.estimate import BACKWARD, build_on_meta, count_sizes, training_macs
 from vitling.papers.figures import draw_figure
-from vitling.papers.plan import leave_out_unready, make_plan
+from vitling.papers.plan import Request, leave_out_unready, make_plan
 from vitling.papers.reproduction import preview, reproduce
 from vitling.papers.table import Data, nano_on
 from vitling.recipes import Optim, Recipe, load_recipe, override, replace
@@ -201,7 +201,7 @@ def test_the_published_setting_is_refused_without_a_gpu():
 
 def test_a_table_is_not_drawn(tmp_path):
     with pytest.raises(UserError, match="dhvt/table6 is a table"):
-        draw_figure("dhvt/table6", tmp_path / "drawn", scale="nano")
+        draw_figure(Request("dhvt/table6", "nano"), tmp_path / "drawn")
     assert not (tmp_path / "drawn").exists()
 
 
@@ -224,7 +224,7 @@ def test_sizes_are_counted_now_and_stand_beside_the_papers():
 
 
 def test_a_plan_at_the_papers_scale_estimates_from_macs():
-    result = preview("diagnosis/table1", rows="CIFAR-10", seeds=2)
+    result = preview(Request("diagnosis/table1", rows="CIFAR-10", seeds=2))
     vit, resnet = (result.seconds[r.line.study_name] for r in result.results[:2])
     ratio = result.results[0].size.macs / result.results[1].size.macs
     assert math.isclose(vit / resnet, ratio)
