@@ -15,6 +15,7 @@ from sklearn.utils.validation import check_array, check_consistent_length, check
 
 from vitling.cli import terminal
 from vitling.data.pipeline.reading import Reading, load_split
+from vitling.data.sources.dataset import Dataset
 from vitling.data.sources.images import Images
 from vitling.data.sources.memory import array_images, is_list_of_images, keep, list_images
 from vitling.errors import UserError
@@ -82,9 +83,9 @@ class ViTClassifier(ClassifierMixin, BaseEstimator):
             found = f"of one class, {self.classes_[0]}" if len(self.classes_) else "none"
             raise UserError(f"the images are {found}; at least two classes are needed.")
         kept = keep(self._images(X, labels, fitting=True), [str(name) for name in self.classes_])
-        recipe, budget = self._recipe(kept.name)
+        recipe, budget, dataset = self._recipe(kept.name)
         with self._folder(recipe, budget) as folder:
-            run = self._train(recipe, budget, folder)
+            run = self._train(recipe, budget, folder, dataset)
             self.model_, self.preprocessing_ = run.load_model(), run.preprocessing()
             self.temperature_ = calibrate(run, predictions=run.validation).temperature
             self.history_, self.n_iter_ = run.metrics(), run.info["epochs_trained"]
@@ -166,18 +167,20 @@ class ViTClassifier(ClassifierMixin, BaseEstimator):
 
     # -- training --------------------------------------------------------------------------------------------------
 
-    def _recipe(self, data: str) -> tuple[Recipe, float | None]:
+    def _recipe(self, data: str) -> tuple[Recipe, float | None, Dataset | None]:
+        """What to train, for how long, and the data where a plan has opened it."""
         if self.epochs and self.budget:
             raise UserError("epochs= and budget= both say how long to train; give one of them.")
-        settings = list(self.settings)
+        settings, dataset = list(self.settings), None
         if self.recipe is None:
-            recipe = plan(data, settings, brief=True, threads=self.threads).recipe
+            planned = plan(data, settings, brief=True, threads=self.threads)
+            recipe, dataset = planned.recipe, planned.dataset
         else:
             recipe = self.recipe if isinstance(self.recipe, Recipe) else load_recipe(self.recipe)
             recipe = override(recipe, settings)
         recipe = scale_epochs(recipe, self.epochs) if self.epochs else recipe
         budget = parse_duration(str(self.budget), what="budget") if self.budget else None
-        return override(recipe, {"data": data, "seed": self.seed}), budget
+        return override(recipe, {"data": data, "seed": self.seed}), budget, dataset
 
     @contextmanager
     def _folder(self, recipe: Recipe, budget: float | None):
@@ -190,11 +193,11 @@ class ViTClassifier(ClassifierMixin, BaseEstimator):
             asked = json.dumps(asked_for(recipe, budget), sort_keys=True)
             yield Path(self.run_dir) / f"run-{hashlib.sha256(asked.encode()).hexdigest()[:12]}"
 
-    def _train(self, recipe: Recipe, budget: float | None, folder: Path) -> Run:
+    def _train(self, recipe: Recipe, budget: float | None, folder: Path, dataset: Dataset | None) -> Run:
         settings = Settings(threads=self.threads, budget_seconds=budget)
         try:
             with terminal.show_training() if self.verbose else nullcontext() as callback:
-                run = train(recipe, folder, settings=settings, callback=callback)
+                run = train(recipe, folder, settings=settings, dataset=dataset, callback=callback)
         except Interrupted:
             raise KeyboardInterrupt from None
         return run

@@ -1,9 +1,10 @@
 """A dozen short runs over every method and kind of training, and what they left: losses, gradient norms, weights.
 
     python tests/golden/recorded_runs.py          # writes data/recorded_runs.json anew, after a change of numerics that is meant
+    python tests/golden/recorded_runs.py --add    # adds a record of this machine, at a commit whose numbers are those recorded
 
 A change of structure must leave every number as it is, to the last bit. Bits depend on the processor and on torch's build, so the
-recording says which ones it was made with; elsewhere the same numbers are compared as numbers.
+file holds a record for each kind of machine, with the commit it was taken at; elsewhere numbers are compared as numbers.
 """
 
 import hashlib
@@ -170,11 +171,28 @@ def _norm(state: dict[str, torch.Tensor]) -> float:
 
 def machine() -> dict[str, str]:
     """What the last bits depend on."""
-    names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
-    return {"torch": torch.__version__, "cpu": torch.backends.cpu.get_cpu_capability(), "processor": names[0]}
+    lines = [line.split(":") for line in Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()]
+    cpu = {key.strip(): value.strip() for key, value in lines}
+    return {
+        "torch": torch.__version__,
+        "cpu": torch.backends.cpu.get_cpu_capability(),
+        "processor": cpu["model name"],
+        "family": f"{cpu['cpu family']}/{cpu['model']}",  # hypervisors give many processors one name
+    }
 
 
-def record() -> None:
+def records() -> list[dict]:
+    """What was recorded: a machine, the commit that was run there, and its runs."""
+    return json.loads(FILE.read_text())
+
+
+def find_record() -> dict | None:
+    """That of this kind of machine, if there is one."""
+    here = machine().items()
+    return next((record for record in records() if record["machine"].items() <= here), None)
+
+
+def record(add: bool = False) -> None:
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         for name, function in RUNS.items():
@@ -182,9 +200,12 @@ def record() -> None:
             function(Path(folder) / name / "run")
             found[name] = what_is_left(Path(folder) / name / "run")
             print(name, found[name]["metrics"][-1]["train_loss"], flush=True)
-    FILE.write_text(json.dumps({"machine": machine(), "runs": found}, indent=1) + "\n")
+    commit = subprocess.run(["git", "rev-parse", "--short=7", "HEAD"], capture_output=True, text=True, check=True)
+    others = [known for known in records() if known["machine"] != machine()] if add else []
+    taken = {"machine": machine(), "commit": commit.stdout.strip(), "runs": found}
+    FILE.write_text(json.dumps([*others, taken], indent=1) + "\n")
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    record()
+    record("--add" in sys.argv[1:])

@@ -9,6 +9,7 @@ from sklearn.datasets import load_digits
 from vitling.cli.main import app
 from vitling.errors import UserError
 from vitling.papers.figures import draw_figure
+from vitling.papers.plan import Request
 from vitling.papers.reproduction import preview, reproduce
 from vitling.training.settings import Settings
 
@@ -72,8 +73,8 @@ def test_an_agents_accuracy_comes_from_the_run_of_its_vit(few_digits, tmp_path):
 
 def test_a_dry_run_estimates_the_time_and_writes_nothing(few_digits, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    result = preview("diagnosis/table1", scale="nano", rows="ViT", data=few_digits, epochs=2, settings=SETTINGS)
-    twice = preview("diagnosis/table1", scale="nano", rows="ViT", data=few_digits, budget_seconds=60, seeds=2)
+    result = preview(Request("diagnosis/table1", "nano", "ViT", few_digits, epochs=2), settings=SETTINGS)
+    twice = preview(Request("diagnosis/table1", "nano", "ViT", few_digits, budget_seconds=60, seeds=2))
     assert list(result.seconds) == ["ViT"]
     assert result.seconds["ViT"] > 0
     assert "measured on a few steps" in result.to_markdown()
@@ -82,29 +83,29 @@ def test_a_dry_run_estimates_the_time_and_writes_nothing(few_digits, tmp_path, m
 
 
 def test_layers_of_both_networks_are_compared_on_a_page(few_digits, tmp_path):
-    options = dict(scale="nano", epochs=1, seeds=1, data=few_digits, settings=SETTINGS)
-    page = draw_figure("diagnosis/fig7", tmp_path / "pair", **options).read_text()
+    request = Request("diagnosis/fig7", "nano", epochs=1, seeds=1, data=few_digits)
+    page = draw_figure(request, tmp_path / "pair", settings=SETTINGS).read_text()
     assert "ViT and ResNet-18" in page
     assert "CKA of every pair of layers" in page
-    seen = draw_figure("diagnosis/fig4", tmp_path / "attention", runs=tmp_path / "pair", scale="nano").read_text()
+    seen = draw_figure(Request("diagnosis/fig4", "nano"), tmp_path / "attention", runs=tmp_path / "pair").read_text()
     assert "Each layer by itself" in seen
 
 
 def test_curves_and_sensitivity_are_drawn_from_the_same_kind_of_study(few_digits, tmp_path):
-    options = dict(scale="nano", epochs=2, seeds=1, data=few_digits, settings=SETTINGS)
-    curves = draw_figure("bootstrapping/fig5", tmp_path / "curves", rows="ViT", **options).read_text()
+    curve = Request("bootstrapping/fig5", "nano", "ViT", epochs=2, seeds=1, data=few_digits)
+    curves = draw_figure(curve, tmp_path / "curves", settings=SETTINGS).read_text()
     assert "Alone, joint and shared" in curves
     assert "<svg" in curves
-    options["epochs"] = 1
-    weights = draw_figure("bootstrapping/fig6", tmp_path / "weights", rows="temperature 4", **options)
+    weight = Request("bootstrapping/fig6", "nano", "temperature 4", epochs=1, seeds=1, data=few_digits)
+    weights = draw_figure(weight, tmp_path / "weights", settings=SETTINGS)
     assert "The temperature; mean" in weights.read_text()
 
 
 def test_a_figure_of_sizes_needs_no_runs_and_other_figures_say_where_theirs_should_be(tmp_path):
-    page = draw_figure("t2t/fig1", tmp_path / "sizes", rows="T2T-ViT-7,ResNet50*").read_text()
+    page = draw_figure(Request("t2t/fig1", rows="T2T-ViT-7,ResNet50*"), tmp_path / "sizes").read_text()
     assert "T2T-ViT-7" in page
     assert "Top-1 accuracy over MACs" in page
     with pytest.raises(UserError, match="no study at"):
-        draw_figure("bootstrapping/fig5", tmp_path / "x", runs=tmp_path / "nowhere")
+        draw_figure(Request("bootstrapping/fig5"), tmp_path / "x", runs=tmp_path / "nowhere")
     with pytest.raises(UserError, match="JFT-300M"):
-        draw_figure("diagnosis/fig6", tmp_path / "y")
+        draw_figure(Request("diagnosis/fig6"), tmp_path / "y")

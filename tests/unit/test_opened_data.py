@@ -1,16 +1,34 @@
 """A dataset that was opened before, such as for a plan, is not opened and checked again."""
 
 from collections import Counter
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from image_trees import save, tree
 
+from vitling.callbacks import Callback
 from vitling.data import open_dataset
 from vitling.data.pipeline.reading import Reading
 from vitling.data.pipeline.training_data import prepare_training_data
 from vitling.data.sources import dataset as module
 from vitling.data.sources import images
-from vitling.recipes import Recipe
+from vitling.estimator import ViTClassifier
+from vitling.recipes import Augment, Optim, Recipe
+from vitling.studies.study import complete_run
+from vitling.training.settings import Settings
+
+SMALL = Recipe(
+    model="vit_tiny_patch16_224",
+    model_args=dict(patch_size=4, embed_dim=16, depth=1, num_heads=2),
+    img_size=8,
+    epochs=1,
+    batch_size=4,
+    val_fraction=0.25,
+    on_bad_image="skip",
+    augment=Augment(crop="none", hflip=0.0),
+    optim=Optim(warmup_epochs=0),
+)
 
 
 @pytest.fixture
@@ -28,6 +46,7 @@ def counted(monkeypatch):
         monkeypatch.setattr(place, name, counting)
 
     count(module, "read_tree")
+    count(module, "read_memory")
     count(images, "read_image")
     return counts
 
@@ -63,6 +82,15 @@ def test_data_that_was_opened_in_the_same_way_is_used_as_it_is(data, counted, mo
     monkeypatch.chdir(data.parent)
     assert open_dataset("./data/", on_bad_image="skip", opened=first) is first
     assert counted == {"read_tree": 1, "read_image": 8}
+
+
+def test_data_that_is_asked_for_as_it_turned_out_is_used_as_it_is(data, counted):
+    first = open_dataset(data, on_bad_image="skip")
+    counted.clear()
+    asked = dict(on_bad_image="skip", channels=first.channels, class_names=first.class_names)
+    assert open_dataset(data, **asked, opened=first) is first
+    assert not counted
+    assert open_dataset(data, on_bad_image="skip", opened=open_dataset(data, **asked)).request.channels is None
 
 
 def test_opened_without_a_check_it_is_checked_but_not_searched_for_again(data, counted):
@@ -103,3 +131,21 @@ def test_training_checks_no_file_of_a_dataset_that_is_handed_to_it(data, counted
     again = prepare_training_data(recipe, Reading(), model_size=(8, 8))
     assert counted == {"read_tree": 1, "read_image": 8 + in_train + 7}
     assert again.preprocessing == found.preprocessing
+
+
+@pytest.mark.slow
+def test_a_run_of_a_study_opens_its_data_once_for_training_and_test(tmp_path, counted):
+    for split in ("train", "test"):
+        tree(tmp_path / "data" / split, "a", "b", count=4)
+    recipe = replace(SMALL, data=str(tmp_path / "data"))
+    complete_run(recipe, tmp_path / "run", split="test", settings=Settings(threads=1), callback=Callback())
+    assert counted["read_tree"] == 1
+    assert counted["read_image"] == 2 * 16  # every file is checked once, then decoded
+
+
+@pytest.mark.slow
+def test_an_estimator_opens_its_data_once_for_plan_and_training(counted):
+    rng = np.random.default_rng(0)
+    images, labels = rng.integers(0, 256, (20, 8, 8), np.uint8), np.arange(20) % 2
+    ViTClassifier(epochs=1, threads=1).fit(images, labels)
+    assert counted["read_memory"] == 1

@@ -5,14 +5,17 @@ import math
 import pytest
 
 from vitling.errors import UserError
+from vitling.methods import find_method
 from vitling.models import build_model
+from vitling.models.macs import count_macs
+from vitling.models.weights import save_for_timm
 from vitling.papers import is_figure, tables
-from vitling.papers.estimate import build_on_meta, count_sizes
+from vitling.papers.estimate import BACKWARD, build_on_meta, count_sizes, training_macs
 from vitling.papers.figures import draw_figure
-from vitling.papers.plan import leave_out_unready, make_plan
+from vitling.papers.plan import Request, leave_out_unready, make_plan
 from vitling.papers.reproduction import preview, reproduce
-from vitling.papers.table import nano_on
-from vitling.recipes import load_recipe, override
+from vitling.papers.table import Data, nano_on
+from vitling.recipes import Optim, Recipe, load_recipe, override, replace
 from vitling.runs.device import default_device
 from vitling.training.settings import Settings
 
@@ -198,7 +201,7 @@ def test_the_published_setting_is_refused_without_a_gpu():
 
 def test_a_table_is_not_drawn(tmp_path):
     with pytest.raises(UserError, match="dhvt/table6 is a table"):
-        draw_figure("dhvt/table6", tmp_path / "drawn", scale="nano")
+        draw_figure(Request("dhvt/table6", "nano"), tmp_path / "drawn")
     assert not (tmp_path / "drawn").exists()
 
 
@@ -221,10 +224,58 @@ def test_sizes_are_counted_now_and_stand_beside_the_papers():
 
 
 def test_a_plan_at_the_papers_scale_estimates_from_macs():
-    result = preview("diagnosis/table1", rows="CIFAR-10", seeds=2)
+    result = preview(Request("diagnosis/table1", rows="CIFAR-10", seeds=2))
     vit, resnet = (result.seconds[r.line.study_name] for r in result.results[:2])
     ratio = result.results[0].size.macs / result.results[1].size.macs
     assert math.isclose(vit / resnet, ratio)
     assert "order of magnitude" in result.to_markdown()
     assert "runs, 2 seeds each" in result.to_markdown()
     assert result.study is None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# What a run costs
+
+DATA = Data("ten classes", classes=10, images=1000)
+PLAIN = Recipe(model="boot_vit_test", img_size=16, epochs=3, val_fraction=0.5, optim=Optim(warmup_epochs=0))
+IMAGES = 1500  # that a run of it sees
+
+
+def macs_of(name: str, size: int) -> int:
+    return count_macs(build_model(name, num_classes=10, in_chans=3, img_size=(size, size)), (3, size, size))
+
+
+def test_a_run_costs_a_forward_and_a_backward_pass_of_every_image():
+    alone = training_macs(PLAIN, DATA)
+    assert alone == IMAGES * (1 + BACKWARD) * macs_of("boot_vit_test", 16)
+    assert training_macs(override(PLAIN, ["optim.sam_rho=0.05"]), DATA) == 2 * alone
+
+
+def test_an_agent_costs_as_much_again_and_a_teacher_one_pass(tmp_path):
+    agent = replace(PLAIN, method="bootstrap", method_args=dict(agent="resnet9_test", feature_weight=0.0))
+    beside = IMAGES * macs_of("resnet9_test", 16)
+    assert training_macs(agent, DATA) == training_macs(PLAIN, DATA) + (1 + BACKWARD) * beside
+
+    teacher = build_model("diag_resnet18_nano", num_classes=10, in_chans=3, img_size=(32, 32))
+    save_for_timm(teacher, tmp_path / "teacher", model_args=dict(in_chans=3), cfg=dict(input_size=(3, 32, 32)))
+    taught = replace(PLAIN, method="distillation", method_args=dict(teacher=str(tmp_path / "teacher")))
+    answers = IMAGES * macs_of("diag_resnet18_nano", 32)  # of images in its own size
+    assert training_macs(taught, DATA) == training_macs(PLAIN, DATA) + answers
+
+
+def test_the_run_that_a_method_trains_first_is_counted():
+    labelled = replace(PLAIN, method="token_labeling", method_args=dict(relabel="auto", annotator_epochs=2))
+    first = find_method("token_labeling").first_run(labelled)
+    assert training_macs(labelled, DATA) == training_macs(PLAIN, DATA) + training_macs(first, DATA)
+    assert training_macs(first, DATA) == 1000 * (1 + BACKWARD) * macs_of(first.model, 32)
+
+
+def test_a_teacher_that_is_not_there_is_said_to_be_missing():
+    recipe = replace(PLAIN, method="distillation")
+    distillation = find_method("distillation")
+    assert "needs a teacher" in distillation.missing(recipe)
+    absent = replace(recipe, method_args=dict(teacher="runs/nobody"))
+    assert distillation.missing(absent) == "it learns from runs/nobody, which is not there; train that first."
+    assert distillation.missing(replace(recipe, method_args=dict(teacher="resnet18"))) == ""
+    with pytest.raises(UserError, match="runs/nobody, which is not there"):
+        training_macs(absent, DATA)

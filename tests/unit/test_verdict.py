@@ -2,7 +2,10 @@
 
 import pytest
 
+from vitling.diagnose.measures.rank import Rank
+from vitling.diagnose.measures.similarity import Similarity
 from vitling.diagnose.verdict import PLAIN, classify, healthy_kinds, known_indicators, references
+from vitling.methods import find_omissions
 
 
 def test_a_number_like_the_good_runs_is_fine():
@@ -58,3 +61,10 @@ def test_on_digits_the_width_of_early_features_tells_dhvt_from_a_plain_vit():
         kind: [r["indicators"]["early rank"] for r in digits["runs"] if r["kind"] == kind] for kind in (PLAIN, "DHVT")
     }
     assert max(ranks[PLAIN]) < min(ranks["DHVT"])
+
+
+def test_the_advice_names_the_methods_that_say_they_help():
+    rank, similarity = (measure.indicators[0].advice for measure in (Rank, Similarity))
+    assert rank.endswith("(model=dhvt_nano), or method=bootstrap, which teaches locality.")
+    assert similarity.endswith("(model_args.depth) or method=token_labeling, which gives each token its own label.")
+    assert find_omissions()["bootstrap"].what == "agent"  # for a plan, which does without

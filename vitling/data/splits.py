@@ -13,25 +13,18 @@ def carve_validation(
     labels: np.ndarray,
     *,
     fraction: float = 0.1,
-    count: int | None = None,
     seed: int = 0,
     class_names: Sequence[str] | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Split off a validation set in proportion to the classes; each class keeps at least one image on both sides.
+    """Split off a part for validation in proportion to the classes; each class keeps at least one image on both sides.
 
-    `count` images if given, else `fraction` of them. Returns the sorted indices of (train, validation).
+    Returns the sorted indices of (train, validation).
     """
     members = _members(labels, class_names, at_least=2)
     sizes = np.array([len(indices) for indices in members])
-    if count is None:
-        if not 0 < fraction < 1:
-            raise UserError(f"validation fraction {fraction} is not between 0 and 1; try 0.1")
-        count = min(max(round(fraction * sizes.sum()), len(sizes)), sizes.sum() - len(sizes))
-    if not len(sizes) <= count <= sizes.sum() - len(sizes):
-        raise UserError(
-            f"{count} validation images cannot be taken from {sizes.sum()} images of {len(sizes)} classes: each class "
-            f"needs one on both sides; choose {len(sizes)} to {sizes.sum() - len(sizes)}"
-        )
+    if not 0 < fraction < 1:
+        raise UserError(f"validation fraction {fraction} is not between 0 and 1; try 0.1")
+    count = min(max(round(fraction * sizes.sum()), len(sizes)), sizes.sum() - len(sizes))
     taken = _apportion(sizes, count)
     chosen = [_shuffled(indices, seed, c)[:n] for c, (indices, n) in enumerate(zip(members, taken, strict=True))]
     validation = np.sort(np.concatenate(chosen))

@@ -1,7 +1,6 @@
 """The training images most similar to a new one: by the cosine similarity of the features before the classifier."""
 
 import contextlib
-import hashlib
 from dataclasses import dataclass
 
 import torch
@@ -12,10 +11,11 @@ from torch import Tensor, nn
 
 from vitling.callbacks import Callback
 from vitling.data.pipeline.reading import Reading, load_split
-from vitling.data.pipeline.training_data import open_recipe_data, split_training
+from vitling.data.pipeline.training_data import split_training
 from vitling.data.sources.images import Images
 from vitling.errors import UserError
 from vitling.evaluation.loop import evaluate_batches
+from vitling.evaluation.predictions import open_own_data
 from vitling.files import write_bytes
 from vitling.runs.run import Run
 
@@ -45,12 +45,9 @@ def open_neighbours(
 ) -> Neighbours:
     """The neighbours of a run's model: features as kept in the run, or computed now and kept."""
     reading = reading or Reading()
-    dataset = open_recipe_data(run.recipe, reading)
-    if run.info["data"]["fingerprint"] != dataset.fingerprint:
-        raise UserError(f"{dataset.name} has changed since the training.")
+    dataset = open_own_data(run, reading)
     images, _ = split_training(dataset, run.recipe)
-    weights = hashlib.sha256((run.path / which / "model.safetensors").read_bytes()).hexdigest()
-    belongs_to = {"data": dataset.fingerprint, "weights": weights}
+    belongs_to = {"data": dataset.fingerprint, "weights": run.weights_digest(which)}
     path = run.path / f"neighbours-{which}.safetensors"
     features = _read(path, belongs_to)
     if features is None:

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitling.errors import UserError, did_you_mean
+from vitling.models.contract import square_grid
 
 FUSIONS = {"mean": Tensor.mean, "max": Tensor.amax, "min": Tensor.amin}
 
@@ -84,10 +85,9 @@ def class_row(rows: Tensor, prefix_tokens: int = 1) -> Tensor:
 def on_grid(row: Tensor, grid: tuple[int, int] | None = None, prefix_tokens: int = 1) -> Tensor:
     """The patches of (..., N) as (..., height, width). Without a grid the image is taken to be square."""
     tokens = row.shape[-1] - prefix_tokens
+    grid = grid or square_grid(tokens)
     if grid is None:
-        grid = (round(max(tokens, 0) ** 0.5),) * 2
-        if prod(grid) != tokens:
-            raise UserError(f"{tokens} patches are not a square; give grid=(rows, columns).")
+        raise UserError(f"{tokens} patches are not a square; give grid=(rows, columns).")
     check_grid(row.shape[-1], grid, prefix_tokens)
     return row[..., prefix_tokens : prefix_tokens + prod(grid)].unflatten(-1, grid)
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from vitling.errors import UserError, did_you_mean
+from vitling.errors import UserError, did_you_mean, first_line
 from vitling.models.inspect import evaluating, find_blocks, first_tensor, images_of, watch
 from vitling.runs.device import to_float64
 
@@ -342,6 +342,6 @@ def run(model: nn.Module, images: Tensor) -> Tensor:
         raise
     except (AssertionError, RuntimeError, ValueError) as error:
         raise UserError(
-            f"{type(model).__name__} cannot take images of {tuple(images.shape[1:])}: {str(error).splitlines()[0]} "
+            f"{type(model).__name__} cannot take images of {tuple(images.shape[1:])}: {first_line(error)} "
             "Give each model its own with prepare_a and prepare_b."
         ) from error

@@ -4,9 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from vitling.diagnose.result import Diagnosis
+from vitling.methods import find_remedies
 
-LOCALITY = (
-    "a network with convolutions in its patches and MLPs (model=dhvt_nano), or method=bootstrap, which teaches locality"
+LOCALITY = ", or ".join(
+    ["a network with convolutions in its patches and MLPs (model=dhvt_nano)", *find_remedies("no locality")]
 )
 
 

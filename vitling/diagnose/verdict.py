@@ -17,6 +17,7 @@ import torch
 from vitling.diagnose.indicator import LOCALITY, Finding, Indicator
 from vitling.diagnose.measures import MEASURES
 from vitling.diagnose.result import Diagnosis
+from vitling.evaluation.intervals import Z95
 
 PLAIN = "plain ViT"
 WITHOUT_ATTENTION = "CNN"
@@ -207,7 +208,7 @@ def still_rising(d: Diagnosis) -> Finding | None:
     accuracy = torch.tensor([record["val_top1"] for record in records], dtype=torch.float64)
     quarter = len(records) // 4
     before, after = accuracy[-2 * quarter : -quarter].mean().item(), accuracy[-quarter:].mean().item()
-    uncertainty = 1.96 * (max(after * (1 - after), 1 / images) / images) ** 0.5
+    uncertainty = Z95 * (max(after * (1 - after), 1 / images) / images) ** 0.5
     rises = after - before > uncertainty
     return Finding(
         name="still rising",

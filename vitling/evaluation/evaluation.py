@@ -24,18 +24,20 @@ def evaluate(
     split: str = "test",
     which: str = "best",
     reading: Reading | None = None,
+    dataset: Dataset | None = None,
     callback: Callback | None = None,
 ) -> Evaluation:
     """Measure a run on a split of its own data, or of other data with the same classes.
 
-    A look at the run's own test split is written into the run, because a number is worth less with each look.
+    `dataset` is that data where it has been opened already, as for the training. A look at the run's own test split is written
+    into the run, because a number is worth less with each look.
     """
     if split not in SPLITS:
         raise UserError(f"unknown split '{split}'. {did_you_mean(split, SPLITS)}")
     check_weights(which)
     run = run if isinstance(run, Run) else load_run(run)
     reading = reading or Reading()
-    dataset = _open(run, data, reading)
+    dataset = _open(run, data, reading, dataset)
     own = _is_own(run, data, dataset)
     images = _choose_split(run, dataset, split, own)
     predictions = predict_images(run, run.load_model(which), images, split, reading=reading, callback=callback)
@@ -53,7 +55,7 @@ def read_evaluation(run: Run) -> Evaluation:
     return Evaluation.from_json((run.path / "evaluation-test.json").read_text())
 
 
-def _open(run: Run, data: str | None, reading: Reading) -> Dataset:
+def _open(run: Run, data: str | None, reading: Reading, opened: Dataset | None) -> Dataset:
     """The data, with classes and channels as the run's model knows them."""
     return open_dataset(
         data or run.recipe.data,
@@ -62,24 +64,20 @@ def _open(run: Run, data: str | None, reading: Reading) -> Dataset:
         channels=run.preprocessing().channels,
         on_bad_image=run.recipe.on_bad_image,
         class_names=run.class_names,
+        opened=opened,
     )
-
-
-def _trained_on(run: Run) -> str | None:
-    """The fingerprint of the data that a run was trained on."""
-    return run.info.get("data", {}).get("fingerprint")
 
 
 def _is_own(run: Run, data: str | None, dataset: Dataset) -> bool:
     """Whether this is the data that the run was trained on: by its name or place, or by its content."""
     if data is None or canonical_name(data) == canonical_name(run.recipe.data):
         return True
-    return dataset.fingerprint == _trained_on(run)
+    return dataset.fingerprint == run.data_fingerprint
 
 
 def _changes(run: Run, dataset: Dataset, own: bool) -> list[str]:
     """A note where a run's own data is no longer what it was trained on."""
-    if not own or _trained_on(run) in (None, dataset.fingerprint):
+    if not own or run.data_fingerprint in (None, dataset.fingerprint):
         return []
     return [f"{dataset.name} has changed since the training, so its splits may differ from those used then"]
 

@@ -9,6 +9,7 @@ from vitling.data.pipeline.loader import Resident, Streamed
 from vitling.data.pipeline.preprocessing import Preprocessing
 from vitling.data.pipeline.reading import Reading, load_split
 from vitling.data.pipeline.training_data import open_recipe_data, split_training
+from vitling.data.sources.dataset import Dataset
 from vitling.data.sources.images import Images
 from vitling.errors import UserError
 from vitling.evaluation.loop import predict_logits
@@ -51,7 +52,12 @@ def validation_images(run: Run, reading: Reading) -> Images:
 
     Nothing is downloaded: who predicts one image should not wait for a dataset.
     """
-    dataset = open_recipe_data(run.recipe, replace(reading, download=False))
-    if run.info.get("data", {}).get("fingerprint", dataset.fingerprint) != dataset.fingerprint:
-        raise UserError(f"{dataset.name} has changed since the training, so its held-out images are unknown.")
-    return split_training(dataset, run.recipe)[1]
+    return split_training(open_own_data(run, replace(reading, download=False)), run.recipe)[1]
+
+
+def open_own_data(run: Run, reading: Reading) -> Dataset:
+    """The data that a run was trained on; refused where it is no longer what it was."""
+    dataset = open_recipe_data(run.recipe, reading)
+    if run.data_fingerprint not in (None, dataset.fingerprint):
+        raise UserError(f"{dataset.name} has changed since the training, so its splits of then are unknown.")
+    return dataset

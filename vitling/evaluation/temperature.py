@@ -5,7 +5,6 @@ in the run's calibration.json; the order of the classes, and so the accuracy, st
 """
 
 import contextlib
-import hashlib
 import json
 import math
 from dataclasses import asdict, dataclass
@@ -52,8 +51,7 @@ def calibrate(
     """
     check_weights(which)
     run = run if isinstance(run, Run) else load_run(run)
-    weights, kept = run.path / which / "model.safetensors", _read(run)
-    digest = hashlib.sha256(weights.read_bytes()).hexdigest() if weights.exists() else ""
+    digest, kept = run.weights_digest(which), _read(run)
     if digest and kept.get(which, {}).get("weights") == digest:
         return Calibration(**kept[which])
     if predictions is None:  # load_model refuses a run that has no weights yet

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from vitling.errors import UserError, did_you_mean
 from vitling.methods.bootstrap import Bootstrap
 from vitling.methods.distillation import Distillation
-from vitling.methods.method import Batch, Method
+from vitling.methods.method import Batch, Method, Omission
 from vitling.methods.preparation import Preparation
 from vitling.methods.supervised import Supervised
 from vitling.methods.token_bootstrap import TokenBootstrap
@@ -49,6 +49,17 @@ def find_method(name: str) -> type[Method]:
     return METHODS[name]
 
 
+def find_remedies(finding: str) -> list[str]:
+    """The methods that help against a finding of a diagnosis, as settings with the reason."""
+    known = {name: method.remedies for name, method in METHODS.items()}
+    return [f"method={name}, {remedies[finding]}" for name, remedies in known.items() if finding in remedies]
+
+
+def find_omissions() -> dict[str, Omission]:
+    """The methods that a plan mentions though it does without them, and why."""
+    return {name: method.omission for name, method in METHODS.items() if method.omission}
+
+
 def _parameters(function: Callable) -> set[str]:
     """The arguments that a recipe may give; of a method that builds on another one, the other's too."""
     functions = [vars(cls).get("__init__") for cls in function.__mro__] if inspect.isclass(function) else [function]
@@ -62,4 +73,15 @@ def _check_arguments(name: str, given: dict, allowed: set[str]) -> None:
             raise UserError(f"method={name} has no argument 'method_args.{key}'. {did_you_mean(key, allowed)}")
 
 
-__all__ = ["METHODS", "Batch", "Method", "Preparation", "create_method", "find_method", "prepare_method"]
+__all__ = [
+    "METHODS",
+    "Batch",
+    "Method",
+    "Omission",
+    "Preparation",
+    "create_method",
+    "find_method",
+    "find_omissions",
+    "find_remedies",
+    "prepare_method",
+]

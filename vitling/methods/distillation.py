@@ -16,9 +16,14 @@ from vitling.errors import UserError, did_you_mean
 from vitling.methods.bootstrap import mutual_loss
 from vitling.methods.method import Batch
 from vitling.methods.mixing import MixingMethod
-from vitling.runs.opening import OpenedModel, open_model
+from vitling.recipes import Recipe
+from vitling.runs.opening import OpenedModel, build_network, is_there, open_model, timm_preprocessing
 
 KINDS = ("hard", "soft")
+NO_TEACHER = (
+    "method=distillation needs a teacher: method_args.teacher=RUN, the folder of a finished run on the same data, "
+    "or a timm model with published weights for the same classes."
+)
 
 
 class Teacher(nn.Module):
@@ -93,14 +98,28 @@ class Distillation(MixingMethod):
         loss = (1 - self.teacher_weight) * label + self.teacher_weight * from_teacher
         return {"loss": loss, "student_label": label, "student_from_teacher": from_teacher}
 
+    @classmethod
+    def companions(cls, recipe: Recipe, model: nn.Module) -> dict[str, nn.Module]:
+        if reason := cls.missing(recipe):
+            raise UserError(reason)
+        device = next(model.parameters()).device
+        teacher = build_network(recipe.method_args["teacher"], device=device).requires_grad_(False)
+        seen = timm_preprocessing(teacher)
+        teacher.pretrained_cfg = {**teacher.pretrained_cfg, "input_size": (seen.channels, *seen.size)}
+        return {"teacher": teacher}
+
+    @classmethod
+    def missing(cls, recipe: Recipe) -> str:
+        source = recipe.method_args.get("teacher", "")
+        if not source:
+            return NO_TEACHER
+        return "" if is_there(source) else f"it learns from {source}, which is not there; train that first."
+
 
 def open_teacher(source: str, student: nn.Module, num_classes: int) -> OpenedModel:
     """Whatever `open_model` opens, checked to answer the student's question."""
     if not source:
-        raise UserError(
-            "method=distillation needs a teacher: method_args.teacher=RUN, the folder of a finished run on the same data, "
-            "or a timm model with published weights for the same classes."
-        )
+        raise UserError(NO_TEACHER)
     try:
         opened = open_model(source, device="cpu")  # it moves with the method
         known = opened.module.num_classes

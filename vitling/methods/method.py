@@ -2,7 +2,8 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,15 @@ from vitling.recipes import Optim, Recipe
 
 # image: (B, C, H, W) normalised floats; label: (B,) class numbers; index: (B,) place in the split
 Batch = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Omission:
+    """Why a plan does without a method: what of it is off, the reason, and the row behind that."""
+
+    what: str
+    reason: str
+    evidence: str
 
 
 class Method(nn.Module, ABC):
@@ -66,6 +76,11 @@ class Method(nn.Module, ABC):
 
     # -- what it says of itself, from a recipe alone ---------------------------------------------------------------
 
+    remedies: ClassVar[
+        dict[str, str]
+    ] = {}  # a finding of a diagnosis -> why this method helps, to follow "method=NAME, "
+    omission: ClassVar[Omission | None] = None  # None: a plan does not mention it
+
     @classmethod
     def prepare(cls, preparation: Preparation, **method_args: Any) -> dict:
         """The constructor's arguments, from those of the recipe. A method that needs files or another run gets them here."""
@@ -83,7 +98,10 @@ class Method(nn.Module, ABC):
 
     @classmethod
     def companions(cls, recipe: Recipe, model: nn.Module) -> dict[str, nn.Module]:
-        """Networks that learn beside the model, by name, built on the model's device without weights that mean anything."""
+        """Networks that run beside the model, by name, built on the model's device without weights that mean anything.
+
+        Of one that only answers, no parameter requires a gradient.
+        """
         return {}
 
     @classmethod

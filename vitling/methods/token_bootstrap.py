@@ -5,7 +5,7 @@ Bootstrapping ViTs. Features are not compared: an agent of any form may be named
 ViT, and the agent would see other images.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -20,6 +20,8 @@ from vitling.recipes import Optim, Recipe, replace
 
 class TokenBootstrap(TokenLabeling):
     """Token labels for the ViT, the data's labels for its agent, and mutual distillation between them."""
+
+    remedies: ClassVar = {}  # token labeling alone is the simpler one
 
     def __init__(
         self,

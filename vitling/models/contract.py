@@ -6,7 +6,7 @@ VisionTransformer has nearly all of it from there.
 """
 
 from collections.abc import Collection, Iterable
-from math import prod
+from math import isqrt, prod
 from typing import Any, ClassVar
 
 import torch
@@ -258,6 +258,12 @@ def token_grid(model: nn.Module, tokens: int | None = None) -> tuple[int, int]:
     if grid is None or (tokens is not None and prod(grid) != tokens):
         raise UserError(f"{type(model).__name__} has no patch_embed.grid_size, so its token grid is unknown.")
     return grid
+
+
+def square_grid(tokens: int) -> tuple[int, int] | None:
+    """Rows and columns of so many tokens in a square; None where they form none."""
+    side = isqrt(max(tokens, 0))
+    return (side, side) if side * side == tokens else None
 
 
 def resize_positions(

@@ -11,7 +11,7 @@ from timm.layers import to_2tuple
 from timm.models import build_model_with_cfg, generate_default_cfgs, resolve_pretrained_cfg
 from torch import nn
 
-from vitling.errors import UserError, did_you_mean
+from vitling.errors import UserError, did_you_mean, first_line
 from vitling.models.weights import adapt_state
 
 
@@ -71,20 +71,24 @@ def build_model(
 ) -> nn.Module:
     """Any model of ours or timm's for these images, checked to take them."""
     _check_name(name)
-    arguments = dict(num_classes=num_classes, in_chans=in_chans, **model_args)
     try:
-        try:
-            model = timm.create_model(name, img_size=img_size, **arguments)
-        except TypeError as error:
-            if "img_size" not in str(error):
-                raise
-            model = timm.create_model(name, **arguments)  # convolutional networks take any size
+        model = create_network(name, img_size, num_classes=num_classes, in_chans=in_chans, **model_args)
     except UserError:
         raise
     except (TypeError, AssertionError, ValueError, RuntimeError) as error:
-        raise UserError(f"model={name} cannot be built with {_shown(model_args)}: {_first_line(error)}") from None
+        raise UserError(f"model={name} cannot be built with {_shown(model_args)}: {first_line(error)}") from None
     _check_input(model, name, in_chans, img_size)
     return model
+
+
+def create_network(name: str, img_size: tuple[int, int], **arguments: Any) -> nn.Module:
+    """timm's network of that name; one that takes images of any size is not told theirs."""
+    try:
+        return timm.create_model(name, img_size=img_size, **arguments)
+    except TypeError as error:
+        if "img_size" not in str(error):
+            raise
+        return timm.create_model(name, **arguments)  # convolutional networks take any size
 
 
 def _check_input(model, name: str, in_chans: int, img_size: tuple[int, int]) -> None:
@@ -104,7 +108,7 @@ def _check_input(model, name: str, in_chans: int, img_size: tuple[int, int]) -> 
         raise
     except (AssertionError, RuntimeError, ValueError) as error:
         raise UserError(
-            f"model={name} cannot take images of {in_chans} x {img_size[0]} x {img_size[1]}: {_first_line(error)} "
+            f"model={name} cannot take images of {in_chans} x {img_size[0]} x {img_size[1]}: {first_line(error)} "
             "Try another img_size."
         ) from None
     finally:
@@ -124,7 +128,3 @@ def _check_name(name: str) -> None:
 
 def _shown(arguments: dict) -> str:
     return ", ".join(f"model_args.{key}={value}" for key, value in arguments.items()) or "its defaults"
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n")[0] or type(error).__name__

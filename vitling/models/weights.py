@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from vitling.errors import UserError, did_you_mean
 from vitling.files import replacing, write_bytes, write_text
-from vitling.models.contract import stated_grid
+from vitling.models.contract import square_grid, stated_grid
 
 # Where a checkpoint file keeps its weights, in the order we look: timm and T2T, LV-ViT; DHVT, Bootstrapping; T2T's transfer.
 _ENTRIES = ("state_dict", "model", "net", "model_state_dict", "model_state")
@@ -359,9 +359,8 @@ def _split_rows(rows: int, prefix: int, grid: tuple[int, int] | None) -> tuple[i
         if grid is not None and rows - count == math.prod(grid):
             return count, (grid[0], grid[1])
     for count in (prefix, 1, 0, 2):
-        side = math.isqrt(rows - count)
-        if grid is None and side * side == rows - count:
-            return count, (side, side)
+        if grid is None and (square := square_grid(rows - count)):
+            return count, square
     given = f"grid={tuple(grid)} does not fit" if grid is not None else "no square grid fits"
     raise UserError(f"{given} a position embedding of {rows} rows; pass grid=(rows, columns) of the checkpoint.")
 

@@ -2,10 +2,9 @@
 
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-import timm
 import torch
 from timm.models.vision_transformer import Block
 from torch import nn
@@ -16,10 +15,13 @@ from vitling.data.pipeline.training_data import open_recipe_data
 from vitling.methods import find_method
 from vitling.models import default_size
 from vitling.models.macs import count_macs
+from vitling.models.registry import create_network
 from vitling.papers.plan import Line, Plan
+from vitling.papers.table import Data
 from vitling.planning.speed import measure_speeds
 from vitling.recipes import Recipe
 from vitling.runs.device import default_device, synchronize
+from vitling.training.budget import MEASURED_SHARE
 from vitling.training.settings import Settings
 
 MEASURED_SECONDS = 1.0  # of a nano recipe's turns, on average
@@ -50,8 +52,9 @@ def count_sizes(plan: Plan, settings: Settings, callback: Callback | None = None
             asked = (recipe.model, recipe.model_args, recipe.img_size, classes or line.row.data.classes, channels)
             key = repr((*asked, None if line.row.network == "model" else recipe.method_args))
             if key not in known:
-                networks = networks_on_meta(recipe, *asked[3:])
-                known[key] = _count(networks[line.row.network])
+                model = build_on_meta(recipe, *asked[3:])
+                beside = {} if line.row.network == "model" else find_method(recipe.method).companions(recipe, model)
+                known[key] = _count({"model": model, **beside}[line.row.network])
             sizes[line.label] = known[key]
         if callback:
             callback.on_progress("counting", number + 1, len(plan.lines))
@@ -66,22 +69,10 @@ def _published_network(line: Line, scale: str) -> Recipe | None:
 def build_on_meta(recipe: Recipe, classes: int, channels: int) -> nn.Module:
     """The recipe's network without memory or initialisation."""
     size = as_size(recipe.img_size) or default_size(recipe.model)
-    arguments = dict(num_classes=classes, in_chans=channels, **recipe.model_args)
     with torch.device("meta"):
-        try:
-            network = timm.create_model(recipe.model, img_size=size, **arguments)
-        except TypeError as error:
-            if "img_size" not in str(error):
-                raise
-            network = timm.create_model(recipe.model, **arguments)  # convolutional networks take any size
+        network = create_network(recipe.model, size, num_classes=classes, in_chans=channels, **recipe.model_args)
     network.pretrained_cfg = {**network.pretrained_cfg, "input_size": (channels, *size)}
     return network
-
-
-def networks_on_meta(recipe: Recipe, classes: int, channels: int) -> dict[str, nn.Module]:
-    """Every network that learns: the model, and what the recipe's method trains beside it."""
-    model = build_on_meta(recipe, classes, channels)
-    return {"model": model, **find_method(recipe.method).companions(recipe, model)}
 
 
 def _count(network: nn.Module) -> Size:
@@ -116,7 +107,11 @@ def estimate_seconds(
     callback.on_progress("measuring the speed", 0, 1)
     rate = training_rate()
     callback.on_progress("measuring the speed", 1, 1)
-    return {line.study_name: _from_macs(line, sizes, rate) for line in plan.lines if line.is_trained}
+    return {
+        line.study_name: training_macs(line.recipe, line.row.data, _model_size(line, sizes)) / rate
+        for line in plan.lines
+        if line.recipe and line.is_trained
+    }
 
 
 def _measured(recipes: dict[str, Recipe], settings: Settings, callback: Callback) -> dict[str, float]:
@@ -125,7 +120,7 @@ def _measured(recipes: dict[str, Recipe], settings: Settings, callback: Callback
             recipes,
             Path(folder) / "measuring",
             settings=settings,
-            budget_seconds=MEASURED_SECONDS / 0.1,
+            budget_seconds=MEASURED_SECONDS / MEASURED_SHARE,
             callback=callback,
         )
     return {name: speeds[name].run_seconds(recipe) for name, recipe in recipes.items()}
@@ -148,11 +143,23 @@ def training_rate() -> float:
     return (1 + BACKWARD) * macs * done / (time.perf_counter() - began)
 
 
-def _from_macs(line: Line, sizes: dict[str, Size], rate: float) -> float:
-    recipe = line.recipe
-    assert recipe is not None  # asked of lines that are trained
-    networks = networks_on_meta(recipe, line.row.data.classes, 3)
-    macs = sizes[line.label].macs if len(networks) == 1 else sum(_count(one).macs for one in networks.values())
-    passes = (1 + BACKWARD) * (2 if recipe.optim.sam_rho else 1)
-    images = line.row.data.images * (1 - recipe.val_fraction) * recipe.epochs
-    return passes * macs * images / rate
+def _model_size(line: Line, sizes: dict[str, Size]) -> Size | None:
+    return sizes[line.label] if line.row.network == "model" else None
+
+
+def training_macs(recipe: Recipe, data: Data, size: Size | None = None) -> float:
+    """Multiply-adds of a run, with the networks beside its model and the run that its method trains first.
+
+    `size` is that of the model, where it has been counted already.
+    """
+    recipe = replace(recipe, img_size=as_size(recipe.img_size) or default_size(recipe.model))
+    method, model = find_method(recipe.method), build_on_meta(recipe, data.classes, 3)
+    beside = method.companions(recipe, model)  # before counting, which lets nothing of the model learn any more
+    an_image = (1 + BACKWARD) * (size or _count(model)).macs
+    for network in beside.values():
+        learns = any(p.requires_grad for p in network.parameters())
+        an_image += (1 + BACKWARD if learns else 1) * _count(network).macs
+    passes = 2 if recipe.optim.sam_rho else 1
+    images = data.images * (1 - recipe.val_fraction) * recipe.epochs
+    first = method.first_run(recipe)
+    return passes * an_image * images + (training_macs(first, data) if first else 0.0)

@@ -1,8 +1,8 @@
-"""draw_figure(PAPER/FIGURE): the figures of the papers, from a study of the runs that they draw, on one HTML page."""
+"""draw_figure(request): the figures of the papers, from a study of the runs that they draw, on one HTML page."""
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
 
@@ -11,8 +11,8 @@ from vitling.diagnose import diagnosis, page
 from vitling.errors import UserError
 from vitling.evaluation.intervals import confidence_interval
 from vitling.papers.estimate import Size, count_sizes
-from vitling.papers.plan import Line, Plan, make_plan
-from vitling.papers.reproduction import default_folder, reproduce
+from vitling.papers.plan import Line, Plan, Request
+from vitling.papers.reproduction import default_folder, train_table
 from vitling.papers.table import Figure
 from vitling.reports import plots
 from vitling.reports.page import Chart, Code, Page, Section, Text, write_page
@@ -44,53 +44,32 @@ class Drawn:
 
 
 def draw_figure(
-    name: str,
+    request: Request,
     folder: str | Path | None = None,
     *,
     runs: str | Path | None = None,
-    scale: str = "paper",
-    rows: str = "",
-    seeds: int | list[int] = 3,
-    data: str | None = None,
-    budget_seconds: float | None = None,
-    epochs: int | None = None,
-    jobs: int = 1,
     settings: Settings | None = None,
     callback: StudyCallback | None = None,
-    command: str = "",
 ) -> Path:
     """Draw a figure from the study in `runs`, or from one that is trained now; the path of its page.
 
     Accuracy against size at the paper's scale needs no runs: it shows the paper's numbers over sizes that are counted now.
     """
-    settings = settings or Settings()
-    plan = make_plan(name, scale=scale, rows=rows, data=data, epochs=epochs)
+    settings, plan, name = settings or Settings(), request.plan(), request.name
     figure = plan.table
     if not isinstance(figure, Figure):
         raise UserError(f"{name} is a table; reproduce trains those, and draw_figure draws figures.")
-    folder = Path(folder or default_folder(plan, data))
+    folder = Path(folder or default_folder(plan, request.data))
     if runs is not None:
         study = _open_study(runs)
-    elif figure.kind == "sizes" and scale == "paper":
-        if budget_seconds or epochs:
+    elif figure.kind == "sizes" and plan.scale == "paper":
+        if request.budget_seconds or request.epochs:
             raise UserError(
                 f"{name} trains nothing at the paper's scale; leave the budget and epochs out, or choose scale=nano."
             )
         study = None
     else:
-        study = reproduce(
-            name,
-            folder,
-            scale=scale,
-            rows=rows,
-            seeds=seeds,
-            data=data,
-            budget_seconds=budget_seconds,
-            epochs=epochs,
-            jobs=jobs,
-            settings=settings,
-            callback=callback,
-        ).study
+        study = train_table(replace(request, command=""), folder, settings=settings, callback=callback).study
         if study is None:
             raise UserError(
                 f"{name} cannot be drawn at this scale: {plan.lines[0].reason}; try scale=nano, or give the runs of a study."
@@ -101,10 +80,10 @@ def draw_figure(
         raise UserError(
             f"{study.folder if study else folder} holds no finished run of {name}; its rows are {_labels(plan)}."
         )
-    if command:
-        sections.append(Section("To repeat it", [Code(command)]))
+    if request.command:
+        sections.append(Section("To repeat it", [Code(request.command)]))
     title = f"{name}: {plan.table.title}"
-    return write_page(Page(title, sections, subtitle=_subtitle(study, scale)), folder / "figure.html")
+    return write_page(Page(title, sections, subtitle=_subtitle(study, plan.scale)), folder / "figure.html")
 
 
 def _subtitle(study: Study | None, scale: str) -> str:

@@ -10,6 +10,7 @@ from vitling.papers.table import Row, Table, nano_on
 from vitling.recipes import Recipe, load_recipe, override, scale_epochs
 
 SCALES = ("paper", "nano")
+SEEDS = 3
 NO_DOWNLOAD = ("", "imagenet")  # the data of recipes where the user has to give it
 
 
@@ -50,6 +51,28 @@ class Plan:
         """The default folder of its study."""
         parts = [self.name, self.scale, *([Path(data).stem] if data else [])]
         return re.sub(r"[^\w.-]+", "-", "-".join(parts))
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of a table or figure: its rows and scale, and how their study is trained."""
+
+    name: str
+    scale: str = "paper"
+    rows: str = ""  # names or parts of names, with commas between; empty for all
+    data: str | None = None
+    epochs: int | None = None
+    seeds: int | list[int] = SEEDS
+    budget_seconds: float | None = None
+    jobs: int = 1
+    command: str = ""  # as it was typed, for the page
+
+    def plan(self) -> Plan:
+        return make_plan(self.name, scale=self.scale, rows=self.rows, data=self.data, epochs=self.epochs)
+
+    @property
+    def seed_count(self) -> int:
+        return self.seeds if isinstance(self.seeds, int) else len(self.seeds)
 
 
 def make_plan(
@@ -163,8 +186,9 @@ def _missing(line: Line) -> str:
     assert recipe is not None  # asked of lines that are trained
     if recipe.data in NO_DOWNLOAD:
         return f"{data.source or data.name} cannot be downloaded; give its folder as data."
-    if recipe.init and not recipe.init.startswith(("timm/", "hf-hub:")) and not Path(recipe.init).exists():
-        return f"it starts from {recipe.init}, which is not there; {line.row.note_at('paper') or 'train that first'}."
     from vitling.methods import find_method  # here, because torch takes seconds to import
+    from vitling.runs.opening import is_there
 
+    if recipe.init and not is_there(recipe.init):
+        return f"it starts from {recipe.init}, which is not there; {line.row.note_at('paper') or 'train that first'}."
     return find_method(recipe.method).missing(recipe)

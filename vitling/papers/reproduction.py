@@ -15,7 +15,7 @@ from vitling.errors import UserError
 from vitling.evaluation.intervals import confidence_interval
 from vitling.files import write_text
 from vitling.papers.estimate import Size, count_sizes, estimate_seconds, read_structure
-from vitling.papers.plan import Line, Plan, leave_out_unready, make_plan
+from vitling.papers.plan import SEEDS, Line, Plan, Request, leave_out_unready
 from vitling.reports import plots
 from vitling.reports.page import Chart, Code, Page, Section, Table, Text, write_page
 from vitling.runs.device import default_device
@@ -24,14 +24,12 @@ from vitling.studies.results import plus_minus
 from vitling.studies.study import Study, study
 from vitling.training.settings import Settings
 
-SEEDS = 3
-
 
 @dataclass(frozen=True)
 class Ours:
     """What our runs of a line reached, in percent."""
 
-    split: str  # test, or val for an agent: runs keep the ViT
+    split: str  # test, or val for a network beside the model: runs keep the model alone
     scores: list[float]
     mean: float
     ci95: float  # half-width of the 95 % confidence interval; nan with one seed
@@ -161,8 +159,9 @@ class Reproduction:
             )
         if self.seconds:
             notes.append(self._estimate())
-        if any(result.ours and result.ours.split == "val" for result in self.results):
-            notes.append("Accuracies of agents (val) are of the validation split: a run keeps the ViT alone.")
+        if beside := dict.fromkeys(r.line.row.network for r in self.results if r.ours and r.ours.split == "val"):
+            names = " and ".join(f"{name}s" for name in beside)
+            notes.append(f"Accuracies of {names} (val) are of the validation split: a run keeps the model alone.")
         if any(result.size for result in self.results):
             notes.append("MACs are multiply-adds of one image, the products inside attention included.")
         notes += _grouped("Not trained", [(r.line.label, r.reason) for r in self.results if r.reason])
@@ -279,50 +278,55 @@ def reproduce(
 
     `rows` picks some by name. Without `folder` it goes to runs/PAPER-TABLE-SCALE.
     """
-    settings = settings or Settings()
-    plan = leave_out_unready(make_plan(name, scale=scale, rows=rows, data=data, epochs=epochs))
-    if plan.recipes:
-        _check_device(plan, budget_seconds, epochs)
-    sizes = count_sizes(plan, settings, callback)
-    if not plan.recipes:
-        return Reproduction(plan, sizes)
-    folder = Path(folder or default_folder(plan, data))
-    done = study(
-        plan.recipes,
-        folder,
+    request = Request(
+        name,
+        scale=scale,
+        rows=rows,
+        data=data,
+        epochs=epochs,
         seeds=seeds,
         budget_seconds=budget_seconds,
         jobs=jobs,
+        command=command,
+    )
+    return train_table(request, folder, settings=settings, callback=callback)
+
+
+def train_table(
+    request: Request,
+    folder: str | Path | None = None,
+    *,
+    settings: Settings | None = None,
+    callback: StudyCallback | None = None,
+) -> Reproduction:
+    """The same for a request."""
+    settings = settings or Settings()
+    plan = leave_out_unready(request.plan())
+    if plan.recipes:
+        _check_device(plan, request.budget_seconds, request.epochs)
+    sizes = count_sizes(plan, settings, callback)
+    if not plan.recipes:
+        return Reproduction(plan, sizes)
+    done = study(
+        plan.recipes,
+        Path(folder or default_folder(plan, request.data)),
+        seeds=request.seeds,
+        budget_seconds=request.budget_seconds,
+        jobs=request.jobs,
         settings=settings,
         callback=callback,
     )
     result = Reproduction(plan, sizes, study=done)
-    result.write(command)
+    result.write(request.command)
     return result
 
 
-def preview(
-    name: str,
-    *,
-    scale: str = "paper",
-    rows: str = "",
-    seeds: int | list[int] = SEEDS,
-    data: str | None = None,
-    budget_seconds: float | None = None,
-    epochs: int | None = None,
-    settings: Settings | None = None,
-    callback: Callback | None = None,
-) -> Reproduction:
-    """What `reproduce` would train and about how long a run of each row would take here. Trains a few steps, keeps nothing."""
-    settings = settings or Settings()
-    plan = make_plan(name, scale=scale, rows=rows, data=data, epochs=epochs)
+def preview(request: Request, *, settings: Settings | None = None, callback: Callback | None = None) -> Reproduction:
+    """What `train_table` would train and about how long a run of each row would take here. Trains a few steps, keeps nothing."""
+    settings, plan, budget = settings or Settings(), request.plan(), request.budget_seconds
     sizes = count_sizes(plan, settings, callback)
-    if budget_seconds:
-        seconds = dict.fromkeys(plan.recipes, budget_seconds)
-    else:
-        seconds = estimate_seconds(plan, sizes, settings, callback)
-    number = seeds if isinstance(seeds, int) else len(seeds)
-    return Reproduction(plan, sizes, seconds=seconds, seeds=number, budget_seconds=budget_seconds)
+    seconds = dict.fromkeys(plan.recipes, budget) if budget else estimate_seconds(plan, sizes, settings, callback)
+    return Reproduction(plan, sizes, seconds=seconds, seeds=request.seed_count, budget_seconds=budget)
 
 
 def default_folder(plan: Plan, data: str | None) -> Path:

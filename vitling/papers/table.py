@@ -42,7 +42,7 @@ class Row:
     macs: float | None = None  # the paper's, in 10^9 multiply-adds, whether it calls them MACs or FLOPs
     data: Data = IMAGENET
     change: dict[str, Any] = field(default_factory=dict)
-    network: Literal["model", "agent"] = "model"  # whose accuracy: a bootstrapping run has two networks
+    network: str = "model"  # whose accuracy: the model's, or that of a network beside it, as its method calls it
     model: str = ""
     img_size: int | None = None
     why_not: str = ""

@@ -145,6 +145,30 @@ def find_weights(source: str | Path) -> Path | dict[str, Tensor]:
     return place.path if kind == "run" else place
 
 
+def is_there(source: Source) -> bool:
+    """Whether a source lies here, or is a name that may be downloaded."""
+    try:
+        kind, place = find_kind(source)
+    except UserError:
+        return False
+    return kind != "folder" or place.is_dir()
+
+
+def build_network(source: Source, *, device: torch.device | str) -> nn.Module:
+    """The network of a source without its weights: enough to count it, and nothing large is downloaded."""
+    kind, place = find_kind(source)
+    if kind == "module":
+        return place
+    if kind == "onnx":
+        raise UserError(f"{source} is an ONNX file, which shows only its outputs; give the run or a timm folder.")
+    folder = {"run": lambda: place.path / "best", "weights": lambda: place.parent, "folder": lambda: place}.get(kind)
+    try:
+        with torch.device(device):
+            return timm.create_model(f"{LOCAL}{folder()}" if folder else place)
+    except Exception as error:  # a foreign config, or a hub that cannot be asked
+        raise UserError(f"the network of {_name(source)} cannot be built: {first_line(error)}") from None
+
+
 def published_classes(source: Source) -> int | None:
     """How many classes the published weights of a timm name have: known without a download. None of other sources."""
     kind, place = find_kind(source)

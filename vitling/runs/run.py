@@ -83,6 +83,16 @@ class Run:
     def finished(self) -> bool:
         return self.info.get("status") == "finished"
 
+    @property
+    def data_fingerprint(self) -> str | None:
+        """Of the data that it was trained on, where that is recorded."""
+        return self.info.get("data", {}).get("fingerprint")
+
+    def weights_digest(self, which: str = "best") -> str:
+        """SHA-256 of a file of weights; empty where there is none yet."""
+        path = self.path / which / "model.safetensors"
+        return _sha256(path) if path.exists() else ""
+
     def preprocessing(self) -> Preprocessing:
         return Preprocessing.from_dict(self.info["preprocessing"])
 

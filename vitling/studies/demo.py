@@ -10,7 +10,7 @@ from vitling.errors import UserError
 from vitling.evaluation.comparison import Comparison, compare
 from vitling.evaluation.evaluation import read_evaluation
 from vitling.evaluation.metrics import Evaluation
-from vitling.recipes import Recipe, load_recipe, override
+from vitling.recipes import Recipe, load_recipe
 from vitling.runs.run import Run
 from vitling.studies.results import evaluation_file
 from vitling.studies.study import study
@@ -39,12 +39,8 @@ class Story:
 
 
 def contenders() -> dict[str, Recipe]:
-    """The two recipes, with epochs that take about the same time: one with an agent trains two networks."""
-    agent = ["method=bootstrap", "epochs=10", "optim.warmup_epochs=2"]
-    return {
-        "plain ViT": load_recipe("digits/vit_nano"),
-        "DHVT with agent": override(load_recipe("digits/dhvt_nano"), agent),
-    }
+    """The two recipes, with epochs that take about the same time."""
+    return {"plain ViT": load_recipe("digits/vit_nano"), "DHVT with agent": load_recipe("digits/dhvt_nano_bootstrap")}
 
 
 def demo(out: str | Path, *, callback: StudyCallback | None = None) -> Story:

@@ -67,11 +67,13 @@ def study(
 
 def complete_run(recipe: Recipe, path: Path, *, split: str, settings: Settings, callback: Callback) -> None:
     """Train to the end and, where that is the study's split, look at the test split: once, whatever happens later."""
-    run = Run(path)
+    run, dataset = Run(path), None
     if not run.finished:
-        train(recipe, path, settings=replace(settings, began=time.monotonic()), callback=callback)
+        settings = replace(settings, began=time.monotonic())
+        dataset = open_recipe_data(recipe, settings.reading)
+        train(recipe, path, settings=settings, dataset=dataset, callback=callback)
     if split == "test" and not evaluation_file(run).exists():
-        evaluate(run, reading=settings.reading, callback=callback)
+        evaluate(run, reading=settings.reading, dataset=dataset, callback=callback)
 
 
 def _complete(study: Study, jobs: int, settings: Settings, callback: StudyCallback) -> None:

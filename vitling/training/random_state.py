@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from vitling.data.pipeline.loader import step_seed
+from vitling.runs.device import default_device
 
 
 def seed_everything(*parts: object) -> None:
@@ -21,10 +22,10 @@ def seed_everything(*parts: object) -> None:
 @contextmanager
 def callers_state_kept() -> Iterator[None]:
     """Give torch, NumPy and Python back the random state, and torch the number of threads, that they had before."""
-    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    devices = range(torch.accelerator.device_count()) if device else ()
+    device = default_device().type
+    devices = range(torch.accelerator.device_count()) if device != "cpu" else ()
     state, numpy_state, threads = random.getstate(), np.random.get_state(), torch.get_num_threads()
-    with torch.random.fork_rng(devices, device_type=device.type if device else "cuda"):
+    with torch.random.fork_rng(devices, device_type=device):
         try:
             yield
         finally:

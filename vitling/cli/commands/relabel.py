@@ -55,4 +55,4 @@ def relabel(
         maps = vitling.relabel(annotator, data, out, **options, **common)
         if authors:
             export_to_authors(maps, data, authors, **common)
-    print(f"next: vitling train {data} method=token_labeling method_args.labels={maps.folder} model=lvvit_nano")
+    print(f"next: vitling train {data} {' '.join(maps.training_settings)} model=lvvit_nano")

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -70,37 +70,43 @@ def reproduce(
     Exit code 1: some runs failed, and the table says why.
     """
     from vitling.papers import is_figure
-    from vitling.papers.plan import make_plan
+    from vitling.papers.plan import Request
 
     if name is None or list_all:
         terminal.show_papers(name or "", as_json)
         return
-    asked: dict[str, Any] = dict(scale=scale, rows=rows, data=absolute(data) if data else None, epochs=epochs)
-    make_plan(name, **asked)  # a typo is answered before torch has loaded
-    asked |= dict(seeds=terminal.parse_seeds(seeds), budget_seconds=terminal.parse_budget(budget))
+    request = Request(
+        name,
+        scale,
+        rows,
+        absolute(data) if data else None,
+        epochs,
+        seeds=terminal.parse_seeds(seeds),
+        budget_seconds=terminal.parse_budget(budget),
+        jobs=jobs,
+        command=typed_command(),
+    )
+    request.plan()  # a typo is answered before torch has loaded
     if runs and not is_figure(name):
         raise UserError(f"--runs is for figures; {name} finds its runs again in --out.")
 
     vitling.register_models()
-    asked["settings"] = vitling.Settings(
+    settings = vitling.Settings(
         precision=precision, threads=threads, reading=reading_options(data_root, memory_gb, workers)
     )
-    if dry_run:
-        from vitling.papers.reproduction import preview
+    from vitling.papers.figures import draw_figure
+    from vitling.papers.reproduction import preview, train_table
 
+    if dry_run:
         with terminal.show_progress(quiet or as_json) as callback:
-            result = preview(name, **asked, callback=callback)
+            result = preview(request, settings=settings, callback=callback)
         print(result.to_json()) if as_json else terminal.show_reproduction(result)
         return
-    asked |= dict(jobs=jobs, command=typed_command())
     with terminal.show_study(quiet or as_json) as callback:
-        asked["callback"] = callback
         if is_figure(name):
-            from vitling.papers.figures import draw_figure
-
-            page = draw_figure(name, out, runs=runs, **asked)
+            page = draw_figure(request, out, runs=runs, settings=settings, callback=callback)
         else:
-            result = vitling.reproduce(name, out, **asked)
+            result = train_table(request, out, settings=settings, callback=callback)
     if is_figure(name):
         print(json.dumps({"page": str(page)}) if as_json else f"page: {page}")
         return

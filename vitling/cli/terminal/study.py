@@ -8,12 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from rich.markup import escape
-from rich.progress import Progress, TaskID
+from rich.progress import Progress
 
 from vitling.callbacks import Callback, StudyCallback
 from vitling.cli.terminal.console import print_line, print_whole
-from vitling.cli.terminal.training import Plain, calling_back
+from vitling.cli.terminal.training import Bars, Plain, calling_back
 from vitling.cli.terminal.words import duration, percent
 from vitling.errors import UserError, did_you_mean
 
@@ -88,40 +87,29 @@ class LiveStudy(PlainStudy):
 
     def __init__(self, progress: Progress):
         super().__init__()
-        self.progress = progress
-        self.bars: dict[str, TaskID] = {}
+        self.bars = Bars(progress)
 
     def print(self, text: str) -> None:
-        self.progress.console.print(text, soft_wrap=True, markup=False)
-
-    def bar(self, name: str, done: float, total: float | None, text: str = "") -> None:
-        if name not in self.bars:
-            self.bars[name] = self.progress.add_task(escape(name), total=total, text=text)
-        self.progress.update(self.bars[name], completed=done, total=total, text=text)
-
-    def remove(self, name: str) -> None:
-        if name in self.bars:
-            self.progress.remove_task(self.bars.pop(name))
+        self.bars.print(text)
 
     def on_progress(self, task: str, done: int, total: int | None) -> None:
-        self.bar(task, done, total)
+        self.bars.move(task, done, total)
         if done == total:
-            self.remove(task)
+            self.bars.remove(task)
 
     def on_study_start(self, runs: int, finished: int) -> None:
-        for task in list(self.bars):
-            self.remove(task)
+        self.bars.clear()
         super().on_study_start(runs, finished)
-        self.bar("study", finished, runs, f"{finished} of {runs} runs")
+        self.bars.move("study", finished, runs, f"{finished} of {runs} runs")
 
     def on_run_start(self, label: str) -> Callback:
         self.begun += 1
         return LiveStudyRun(label, self)
 
     def on_run_end(self, label: str, outcome: str) -> None:
-        self.remove(label)
+        self.bars.remove(label)
         super().on_run_end(label, outcome)
-        self.bar("study", self.finished, self.runs, f"{self.finished} of {self.runs} runs, {self.times()}")
+        self.bars.move("study", self.finished, self.runs, f"{self.finished} of {self.runs} runs, {self.times()}")
 
 
 class LiveStudyRun(PlainStudyRun):
@@ -131,11 +119,11 @@ class LiveStudyRun(PlainStudyRun):
     last = ""
 
     def on_progress(self, task: str, done: int, total: int | None) -> None:
-        self.study.bar(self.label, done, total, task)
+        self.study.bars.move(self.label, done, total, task)
 
     def on_step(self, epoch: int, step: int, steps: int, loss: float, images_per_second: float) -> None:
         text = f"epoch {epoch + 1}/{math.ceil(self.epochs)}  {self.last}"
-        self.study.bar(self.label, epoch * steps + step, round(self.epochs * steps), text)
+        self.study.bars.move(self.label, epoch * steps + step, round(self.epochs * steps), text)
 
     def on_validation(self, record: dict, timing: dict) -> None:
         self.last = f"val {percent(record['val_top1'])}"

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from vitling.callbacks import Callback
@@ -86,31 +87,50 @@ class Plain(Callback):
         self.log(f"      vitling predict {run.path} IMAGE...")
 
 
+class Bars:
+    """Moving bars by name, each with a text of its own, under the lines that are printed."""
+
+    def __init__(self, progress: Progress):
+        self.progress = progress
+        self.tasks: dict[str, TaskID] = {}
+
+    def print(self, text: str) -> None:
+        self.progress.console.print(text, soft_wrap=True, markup=False)
+
+    def move(self, name: str, done: float, total: float | None, text: str = "") -> None:
+        """Bring a bar to this place; it appears with its first move."""
+        if name not in self.tasks:
+            self.tasks[name] = self.progress.add_task(escape(name), total=total, text=text)
+        self.progress.update(self.tasks[name], completed=done, total=total, text=text)
+
+    def remove(self, name: str) -> None:
+        if name in self.tasks:
+            self.progress.remove_task(self.tasks.pop(name))
+
+    def clear(self) -> None:
+        for name in list(self.tasks):
+            self.remove(name)
+
+
 class Live(Plain):
     """A moving bar under the lines."""
 
     def __init__(self, progress: Progress):
         super().__init__()
-        self.progress = progress
-        self.bars: dict[str, TaskID] = {}
+        self.bars = Bars(progress)
 
     def log(self, message: str) -> None:
-        self.progress.console.print(message, soft_wrap=True, markup=False)
-
-    def _bar(self, name: str, done: int, total: int | None, text: str = "") -> None:
-        if name not in self.bars:
-            self.bars[name] = self.progress.add_task(name, total=total, text=text)
-        self.progress.update(self.bars[name], completed=done, total=total, text=text)
+        self.bars.print(message)
 
     def on_progress(self, task: str, done: int, total: int | None) -> None:
-        self._bar(task, done, total, f"{done:,}/{total:,}" if total else "")
+        self.bars.move(task, done, total, f"{done:,}/{total:,}" if total else "")
         if done == total:
-            self.progress.remove_task(self.bars.pop(task))
+            self.bars.remove(task)
 
     def on_step(self, epoch: int, step: int, steps: int, loss: float, images_per_second: float) -> None:
         last = getattr(self, "last", "")
         text = f"epoch {epoch + 1}/{math.ceil(self.epochs)}  loss {loss:.3f}  {last}  {images_per_second:,.0f} images/s"
-        self._bar("training", epoch * steps + step, round(self.epochs * steps), text)
+        self.bars.move("training", epoch * steps + step, round(self.epochs * steps), text)
 
     def on_validation(self, record: dict, timing: dict) -> None:
         self.last = f"val {percent(record['val_top1'])}"
@@ -164,18 +184,15 @@ class Lines(Callback):
         self.print_line(message)
 
 
-class Bars(Lines):
+class LinesAndBars(Lines):
     """The same, and a bar for every task on standard error."""
 
     def __init__(self, print_line: Callable[[str], None], progress: Progress):
         super().__init__(print_line)
-        self.progress = progress
-        self.bars: dict[str, TaskID] = {}
+        self.bars = Bars(progress)
 
     def on_progress(self, task: str, done: int, total: int | None) -> None:
-        if task not in self.bars:
-            self.bars[task] = self.progress.add_task(task, total=total)
-        self.progress.update(self.bars[task], completed=done, total=total)
+        self.bars.move(task, done, total)
 
 
 @contextmanager
@@ -185,4 +202,4 @@ def show_progress(quiet: bool = False, print_line: Callable[[str], None] = note)
         yield Lines(print_line)
         return
     with Progress(console=Console(stderr=True), transient=True) as progress:
-        yield Bars(print_line, progress)
+        yield LinesAndBars(print_line, progress)

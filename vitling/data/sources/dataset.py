@@ -69,7 +69,7 @@ def open_dataset(
     learnt from the training images unless given. With on_bad_image="skip" every image is tried now and those that cannot
     be read are left out; otherwise the first one met is an error. `class_names` are those of a trained model: labels are
     numbered as it numbers them, and a part of its classes or a lone test split is enough. `opened` is a dataset that is at hand:
-    returned where it was opened in the same way, and not searched for again where it lies in the same place.
+    returned where the same would come out, and not searched for again where it lies in the same place.
     """
     data, root = os.fspath(data), None if root is None else os.fspath(root)
     if on_bad_image not in ON_BAD_IMAGE:
@@ -78,7 +78,7 @@ def open_dataset(
         raise UserError(f"channels={channels} is not possible; leave it out to infer it from the images")
     classes = None if class_names is None else tuple(class_names)
     request = Request(canonical_name(data), root, channels, on_bad_image, classes)
-    if opened and opened.request == request:
+    if opened and _gives_the_same(opened, request):
         return opened
     if opened and opened.request and opened.found and opened.request[:2] == request[:2]:
         name, found = opened.name, opened.found
@@ -112,6 +112,14 @@ def open_dataset(
     digests = b"".join(split.encode() + images.digest() for split, images in sorted(splits.items()))
     fingerprint = hashlib.sha256("\0".join(names).encode() + digests).hexdigest()
     return Dataset(name, names, channels, splits, fingerprint, max_value, skipped, notes, request, found)
+
+
+def _gives_the_same(opened: Dataset, request: Request) -> bool:
+    """Whether a request would open this again: channels and class names may be asked for as they turned out to be."""
+    if opened.request is None:
+        return False
+    turned_out = opened.request._replace(channels=opened.channels, class_names=tuple(opened.class_names))
+    return all(value in known for value, *known in zip(request, opened.request, turned_out, strict=True))
 
 
 def canonical_name(data: str | os.PathLike) -> str:

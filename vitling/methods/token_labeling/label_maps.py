@@ -11,6 +11,7 @@ import json
 import os
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -42,6 +43,18 @@ class Header:
     raw_scores: bool  # logits as they are; else minus the mean of the classes that are not stored
     format: str = "vitling label maps 1"
 
+    @classmethod
+    def of_training_images(cls, dataset: Dataset, **what: Any) -> "Header":
+        """The header of maps of a dataset's training images; `what` are the fields that the dataset does not give."""
+        return cls(
+            data=dataset.name,
+            fingerprint=dataset.fingerprint,
+            split="train",
+            images=len(dataset.splits["train"]),
+            class_names=list(dataset.class_names),
+            **what,
+        )
+
     @property
     def record(self) -> np.dtype:
         """A score and the smallest integer type that holds every class."""
@@ -70,6 +83,11 @@ class LabelMaps:
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    @property
+    def training_settings(self) -> list[str]:
+        """What a recipe is told to learn from them."""
+        return ["method=token_labeling", f"method_args.labels={self.folder}"]
 
     # -- writing ---------------------------------------------------------------------------------------------------
 

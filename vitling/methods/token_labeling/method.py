@@ -7,7 +7,7 @@ of the tokens it covers, where the release mixes all of them equally.
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -41,6 +41,8 @@ class TokenLabeling(MixingMethod):
     `label_tokens=False` is plain re-labeling: one label per crop, none for tokens. `class_label="truth"` gives the class token
     the data's own label in place of the map's. The weights default to the release's; the paper's dense weight is 0.5.
     """
+
+    remedies: ClassVar = {"similar tokens": "which gives each token its own label"}
 
     def __init__(
         self,

@@ -9,6 +9,7 @@ import hashlib
 import math
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +18,13 @@ from torch import Tensor, nn
 
 from vitling.callbacks import Callback
 from vitling.data.pipeline.decoding import decode
+from vitling.data.pipeline.loader import Resident
 from vitling.data.pipeline.preprocessing import as_size
 from vitling.data.pipeline.reading import Reading
 from vitling.data.sources.dataset import Dataset, open_dataset
 from vitling.data.sources.images import FITS
 from vitling.errors import UserError, did_you_mean
+from vitling.evaluation.loop import evaluate_batches
 from vitling.methods.token_labeling.author_maps import is_author_folder, map_paths, read_maps, write_maps
 from vitling.methods.token_labeling.label_maps import Header, LabelMaps, check_owner
 from vitling.models.contract import token_grid
@@ -68,12 +71,8 @@ def relabel(
     model, view, images = annotator.module, annotator.preprocessing, dataset.splits["train"]
     device = default_device()
     blank = torch.zeros(1, view.channels, *view.size, device=device)
-    header = Header(
-        data=dataset.name,
-        fingerprint=dataset.fingerprint,
-        split="train",
-        images=len(images),
-        class_names=list(dataset.class_names),
+    header = Header.of_training_images(
+        dataset,
         grid=tuple(score_map(model, blank).shape[1:3]),
         top_k=min(top_k, len(dataset.class_names)),
         fit=view.fit,
@@ -88,18 +87,17 @@ def relabel(
     agreed = seen = 0
     while maps.done < len(images):
         part = images.subset(range(maps.done, min(maps.done + chunk, len(images))))
-        pixels = decode(part, **view.fit_args())
+        source = Resident(decode(part, **view.fit_args()), torch.as_tensor(part.labels))
         found = []
-        for batch in pixels.split(batch_size):
-            logits = score_map(model, view.normalize(batch.to(device)))[..., order]
-            found.append(
-                [x.cpu().numpy() for x in (*best_classes(logits, header.top_k, raw_scores), logits.mean((1, 2)))]
-            )
-            if callback:
-                callback.on_progress("labelling", maps.done + sum(len(f[0]) for f in found), len(images))
-        scores, classes, whole = (np.concatenate(x) for x in zip(*found, strict=True))
-        maps.append(scores, classes)
-        agreed, seen = agreed + (whole.argmax(1) == part.labels).sum(), seen + len(part)
+        for logits, labels in evaluate_batches(
+            model, source, view, function=partial(score_map, model), batch_size=batch_size
+        ):
+            logits = logits[..., order]
+            agreed += (logits.mean((1, 2)).argmax(1) == labels).sum().item()
+            seen += len(labels)
+            found.append([x.cpu().numpy() for x in best_classes(logits, header.top_k, raw_scores)])
+            callback.on_progress("labelling", maps.done + sum(len(f[0]) for f in found), len(images))
+        maps.append(*(np.concatenate(x) for x in zip(*found, strict=True)))
     if seen:
         callback.log(f"the best class of a whole map is the image's label for {agreed / seen:.1%} of {seen:,} images")
         if agreed / seen < 0.5:
@@ -189,6 +187,7 @@ def _other_classes(name: str, count: int, dataset: Dataset, known: list[str] | N
 
 
 def weights_digest(model: nn.Module) -> str:
+    """SHA-256 of a model's tensors: an annotator may be a module or of timm, without the file that `Run.weights_digest` reads."""
     digest = hashlib.sha256()
     for name, value in model.state_dict().items():
         digest.update(name.encode() + value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
@@ -251,12 +250,8 @@ def _convert_author_maps(
         )
     first, _ = next(read_maps(paths[:1], len(dataset.class_names)))
     *grid, top_k = first.shape
-    header = Header(
-        data=dataset.name,
-        fingerprint=dataset.fingerprint,
-        split="train",
-        images=len(images),
-        class_names=list(dataset.class_names),
+    header = Header.of_training_images(
+        dataset,
         grid=tuple(grid),
         top_k=top_k,
         fit=fit,

@@ -23,6 +23,12 @@ def dhvt_nano() -> Recipe:
     )
 
 
+def dhvt_nano_bootstrap() -> Recipe:
+    """DHVT with an agent CNN beside it, for about the time of the plain ViT: two networks learn."""
+    recipe = dhvt_nano()
+    return replace(recipe, method="bootstrap", epochs=10, optim=replace(recipe.optim, warmup_epochs=2))
+
+
 def resnet18_nano() -> Recipe:
     """A narrow ResNet-18, the convolutional baseline."""
     return replace(vit_nano(), model="diag_resnet18_nano", model_args={}, epochs=15)
