@@ -172,14 +172,14 @@ class ViTClassifier(ClassifierMixin, BaseEstimator):
         if self.epochs and self.budget:
             raise UserError("epochs= and budget= both say how long to train; give one of them.")
         settings, dataset = list(self.settings), None
+        budget = parse_duration(str(self.budget), what="budget") if self.budget else None
         if self.recipe is None:
-            planned = plan(data, settings, brief=True, threads=self.threads)
+            planned = plan(data, settings, brief=True, budget_seconds=budget, threads=self.threads)
             recipe, dataset = planned.recipe, planned.dataset
         else:
             recipe = self.recipe if isinstance(self.recipe, Recipe) else load_recipe(self.recipe)
             recipe = override(recipe, settings)
         recipe = scale_epochs(recipe, self.epochs) if self.epochs else recipe
-        budget = parse_duration(str(self.budget), what="budget") if self.budget else None
         return override(recipe, {"data": data, "seed": self.seed}), budget, dataset
 
     @contextmanager

@@ -21,7 +21,6 @@ MAY_NAME_METHODS = {
     "papers/lvvit.py": "the paper's tables",
     "papers/t2t.py": "the paper's tables",
     # To be removed: it says in its own words what `methods.find_omissions` says of the agent.
-    "planning/rules.py": "why a plan has no agent",
 }
 
 

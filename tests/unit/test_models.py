@@ -31,6 +31,9 @@ SWITCHED = {
     "dhvt_test patch 2": dict(patch_size=2),
     "dhvt_test plain": dict(sope=False, daff=False, head_tokens=False, abs_pos_embed=True),
     "hybrid_vit_test plain": dict(conv_stem=False, conv_mlp=False),
+    "hybrid_vit_test tail": dict(
+        patch_size=2, stem_units=(1, 0), stem_full_size=True, tail_units=1, global_pool="max", conv_mlp=False
+    ),
     "boot_vit_test entmax": dict(attention="entmax"),
     "agent_test base": dict(stem="base", down_sample=(), pre_norm=False, num_heads=6),
 }
@@ -152,11 +155,11 @@ def test_without_classes_the_model_gives_features(name):
     assert not [key for key in model.state_dict() if key.rpartition(".")[0] in classifiers]
     x = images(model)
     with torch.no_grad():
-        assert model(x).shape == (2, model.num_features)
+        assert model(x).shape == (2, model.head_hidden_size)
         model.reset_classifier(0, "")
         unpooled = model(x)
     assert unpooled.ndim in (3, 4)
-    assert model.num_features in unpooled.shape
+    assert model.head_hidden_size in unpooled.shape
 
 
 @every_kind
@@ -166,7 +169,7 @@ def test_the_classifier_can_be_replaced(name):
         model.reset_classifier(classes)
         assert model.num_classes == classes
         with torch.no_grad():
-            assert model.eval()(images(model)).shape == (2, classes or model.num_features)
+            assert model.eval()(images(model)).shape == (2, classes or model.head_hidden_size)
     assert isinstance(model.get_classifier(), nn.Module)
     gradients(model.train(), images(model))
     assert all(parameter.grad is not None for parameter in model.get_classifier().parameters())

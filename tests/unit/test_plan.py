@@ -9,11 +9,13 @@ from vitling.errors import UserError
 from vitling.models import build_model
 from vitling.planning.conflicts import find_conflicts, pretrained_hint
 from vitling.planning.expectation import expect
-from vitling.planning.machine import Machine
+from vitling.planning.machine import Machine, find_machine
 from vitling.planning.plan import plan
 from vitling.planning.rules import choose
 from vitling.planning.survey import Copies, Survey, neighbour_accuracy, survey
 from vitling.recipes import DEFAULT, Recipe, load_recipe, named_recipes, override
+
+SIZES = [f"hybrid_vit_{size}" for size in ("nano", "tiny", "small", "medium", "base")]
 
 
 def a_dataset(size=(32, 32), channels=3, counts=(60, 60), **splits) -> Dataset:
@@ -55,10 +57,10 @@ def conflicts(size=(32, 32), **changes) -> list[str]:
     [
         ((8, 8), (8, 8), 2),
         ((16, 16), (16, 16), 4),
-        ((28, 28), (28, 28), 4),
+        ((28, 28), (32, 32), 8),
         ((32, 32), (32, 32), 8),
         ((64, 64), (64, 64), 16),
-        ((30, 50), (32, 52), 4),
+        ((30, 50), (32, 56), 8),
         ((96, 96), (96, 96), 16),
         ((97, 97), (64, 64), 16),
     ],
@@ -74,17 +76,48 @@ def test_photographs_are_larger_on_a_gpu_and_trained_for_longer():
     cpu, gpu = chosen(data), chosen(data, kind="gpu")
     assert gpu.img_size > cpu.img_size
     assert gpu.epochs > cpu.epochs
+    assert gpu.compile == "auto"
     assert cpu.augment.crop == gpu.augment.crop == "resized"
     assert min(cpu.train_size) > min(cpu.img_size)
 
 
-def test_strong_augmentation_is_for_long_runs_on_many_images():
-    assert not chosen(a_dataset(), kind="gpu").augment.randaugment
-    long = chosen(a_dataset((16, 16), counts=(2500, 2500)), kind="gpu")
+def test_a_longer_budget_changes_the_model_and_not_only_the_epochs():
+    data = a_dataset((16, 16), counts=(500, 500))
+    models = [chosen(data, budget=seconds).model for seconds in (60, 600, 4_000, 10_000, 30_000)]
+    assert models == SIZES
+    fast = [chosen(data, budget=60, images_per_second=rate).model for rate in (600, 60_000)]
+    assert SIZES.index(fast[1]) > SIZES.index(fast[0])
+
+
+def test_many_photographs_on_a_gpu_get_a_large_network_at_a_large_size():
+    few, many = a_survey(train=800, largest=(300, 400)), a_survey(train=50_000, classes=100, largest=(300, 400))
+    for seen, least, side in ((few, 1e6, 96), (many, 2e7, 160)):
+        data = a_dataset((8, 8), counts=[seen.images["train"] // len(seen.class_counts)] * len(seen.class_counts))
+        recipe, _ = choose(data, seen, machine=find_machine("cuda:a100"))
+        model = build_model(recipe.model, num_classes=2, in_chans=3, img_size=recipe.img_size, **recipe.model_args)
+        assert sum(p.numel() for p in model.parameters()) > least
+        assert min(recipe.img_size) >= side
+        assert recipe.epochs >= 300
+
+
+def test_a_device_that_is_elsewhere_is_known_by_name_and_slower_ones_take_longer():
+    recipe = load_recipe("vitling/base")
+    model = build_model(recipe.model, num_classes=2, in_chans=3, img_size=(192, 192), **recipe.model_args)
+    rates = [find_machine(name).images_per_second((recipe, model, (3, 192, 192))) for name in ("t4", "cuda:h100")]
+    assert rates[0] < rates[1]
+    with pytest.raises(UserError, match=r"unknown device 'cuda:a1000'\. Did you mean a100"):
+        find_machine("cuda:a1000")
+
+
+def test_augmentation_grows_with_the_number_of_epochs():
+    data = a_dataset((16, 16), counts=(500, 500))
+    short, medium, long = (chosen(data, f"epochs={epochs}") for epochs in (5, 60, 400))
+    assert "cutmix" not in short.method_args
+    assert medium.method_args["cutmix"]
+    assert not medium.augment.randaugment
     assert long.augment.randaugment
     assert long.method_args["mixup"]
-    assert not chosen(a_dataset((16, 16), counts=(2500, 2500))).augment.randaugment
-    taught = chosen(a_dataset((16, 16), counts=(2500, 2500)), "method=token_labeling", kind="gpu")
+    taught = chosen(data, "epochs=400", "method=token_labeling")
     assert "mixup" not in taught.method_args
 
 
@@ -138,7 +171,7 @@ def test_every_choice_has_a_reason():
     data = a_dataset(counts=(100, 5))
     _, choices = choose(data, survey(data, brief=True), machine=a_machine())
     assert all(choice.reason for choice in choices)
-    wanted = {"family", "image size", "patch", "width", "epochs", "augmentation", "agent", "balance"}
+    wanted = {"model", "image size", "patch", "epochs", "averaging", "augmentation", "agent", "balance"}
     assert wanted <= {choice.what for choice in choices}
 
 

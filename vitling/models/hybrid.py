@@ -1,9 +1,9 @@
-"""Hybrid ViT: our own small model, a pooled convolutional stem before a few transformer blocks with convolution in the MLP.
+"""Hybrid ViT: our own family, transformer blocks between a convolutional stem and, in some sizes, a convolutional tail.
 
 Made of what the five papers found to matter on small data: a stem that leaves few tokens (T2T-ViT, LV-ViT and DHVT all replace
-the patch projection), a depth-wise convolution in the MLP (DHVT's DAFF without its norms), fixed sine positions and global
-average pooling. Which of them earn their place in a few minutes on a CPU is measured in docs/results.md. timm's
-VisionTransformer does the rest, so its whole contract holds.
+the patch projection), fixed sine positions, no class token. nano has a short stem and average pooling, for a minute on a CPU; larger
+sizes have residual units in the stem, and tiny and small end in a tail that pools their tokens by convolutions. What earns its place at
+which length is measured in docs/results.md. timm's VisionTransformer does the rest, so its whole contract holds.
 """
 
 from collections.abc import Iterator, Sequence
@@ -125,6 +125,24 @@ class ResidualStem(ConvStem):
                 yield ResidualUnit(after, **where)
 
 
+class ConvTail(nn.Module):
+    """Tokens as a map again: a convolution to twice the width, half the map, residual units. What global pooling then takes."""
+
+    def __init__(self, dim: int, units: int, **where: Any):
+        super().__init__()
+        self.conv = nn.Conv2d(dim, 2 * dim, kernel_size=3, padding=1, bias=False, **where)
+        self.pool = nn.MaxPool2d(2, ceil_mode=True)
+        self.norm = nn.BatchNorm2d(2 * dim, **where)
+        self.act = nn.ReLU(inplace=True)
+        self.units = nn.Sequential(*(ResidualUnit(2 * dim, **where) for _ in range(units)))
+        self.grid_size: tuple[int, int] = (0, 0)  # set by the model, which knows the image
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.transpose(1, 2).unflatten(2, self.grid_size)  # (B, D, height, width), channels last
+        x = self.units(self.act(self.norm(self.pool(self.conv(x)))))
+        return x.flatten(2).transpose(1, 2)  # (B, N / 4, 2 D)
+
+
 class ConvMlp(nn.Module):
     """An MLP whose hidden tokens also see their eight neighbours, through a depth-wise convolution beside a shortcut."""
 
@@ -162,8 +180,8 @@ class ConvMlp(nn.Module):
 class HybridViT(VisionTransformer):
     """timm's ViT with a convolutional stem, fixed positions and no class token.
 
-    `stem_units`, residual units of each stage, make the stem a deep one; None is the short one. `conv_stem` and `conv_mlp`
-    can be switched off, to see what each brings.
+    `stem_units`, residual units of each stage, make the stem a deep one; None is the short one. `tail_units` add a convolutional
+    tail with so many of them; None is none. `conv_stem` and `conv_mlp` can be switched off, to see what each brings.
     """
 
     def __init__(
@@ -175,6 +193,7 @@ class HybridViT(VisionTransformer):
         conv_stem: bool = True,
         stem_units: Sequence[int] | None = None,
         stem_full_size: bool = False,
+        tail_units: int | None = None,
         conv_mlp: bool = True,
         **kwargs: Any,
     ):
@@ -195,15 +214,22 @@ class HybridViT(VisionTransformer):
             embed_layer=stem,
             mlp_layer=ConvMlp if conv_mlp else Mlp,
             norm_layer=partial(LayerNorm, eps=1e-5),
+            final_norm=tail_units is None,  # the tail has norms of its own
             **kwargs,
         )
+        self.tail: ConvTail | None = None
+        if tail_units is not None:
+            where = {key: kwargs[key] for key in ("device", "dtype") if key in kwargs}
+            self.tail = ConvTail(self.embed_dim, tail_units, **where)
+            self.head_hidden_size = 2 * self.embed_dim
+            self.reset_classifier(self.num_classes)
         self._place_tokens()
 
     def _place_tokens(self) -> None:
         """Sine positions of the grid, small beside the tokens; nothing is learnt, so any size can be set later."""
         grid = self.patch_embed.grid_size
         for module in self.modules():
-            if isinstance(module, ConvMlp):
+            if isinstance(module, (ConvMlp, ConvTail)):
                 module.grid_size = grid
         embed = build_sincos2d_pos_embed(grid, dim=self.embed_dim)[None] * 0.1
         weight = next(self.parameters())
@@ -219,22 +245,34 @@ class HybridViT(VisionTransformer):
         # timm's name for the step between patches and blocks, which its own families replace like this.
         return self.pos_drop(x + self.positions)
 
+    def pool(self, x: Tensor, pool_type: str | None = None) -> Tensor:
+        return super().pool(x if self.tail is None else self.tail(x), pool_type)
+
+    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
+        super().reset_classifier(num_classes, global_pool)
+        if self.tail is not None and num_classes > 0:
+            weight = next(self.parameters())
+            self.head = nn.Linear(self.head_hidden_size, num_classes, device=weight.device, dtype=weight.dtype)
+            self.head.train(self.training)
+
     @classmethod
     def default_cfg(cls, *, conv_stem: bool = True, **variant: Any) -> dict:
         first_conv = "patch_embed.proj.0" if conv_stem else "patch_embed.proj"
         return dict(first_conv=first_conv, classifier="head", fixed_input_size=True)
 
 
-DEEP = dict(stem_units=(1, 1, 1, 1), conv_mlp=False)
+SHORT = dict(mlp_ratio=2, num_classes=10)
+TAILED = dict(stem_units=(1, 0), stem_full_size=True, tail_units=1, global_pool="max", conv_mlp=False, num_classes=10)
+DEEP = dict(stem_units=(1, 1, 1, 1), conv_mlp=False, num_classes=1000)
 
 # fmt: off
 VARIANTS = {
-    "hybrid_vit_test":   dict(img_size=16,  patch_size=4,  embed_dim=32,  depth=2,  num_heads=2, mlp_ratio=2, num_classes=10),
-    "hybrid_vit_nano":   dict(img_size=32,  patch_size=8,  embed_dim=128, depth=2,  num_heads=4, mlp_ratio=2, num_classes=10),
-    "hybrid_vit_tiny":   dict(img_size=32,  patch_size=8,  embed_dim=128, depth=2,  num_heads=4, mlp_ratio=2, num_classes=10, **DEEP),
-    "hybrid_vit_small":  dict(img_size=32,  patch_size=8,  embed_dim=192, depth=4,  num_heads=6, mlp_ratio=3, num_classes=10, **DEEP),
-    "hybrid_vit_medium": dict(img_size=160, patch_size=16, embed_dim=288, depth=8,  num_heads=6, mlp_ratio=3, num_classes=1000, **DEEP),
-    "hybrid_vit_base":   dict(img_size=192, patch_size=16, embed_dim=384, depth=12, num_heads=8, mlp_ratio=4, num_classes=1000, **DEEP),
+    "hybrid_vit_test":   dict(img_size=16,  patch_size=4,  embed_dim=32,  depth=2,  num_heads=2, **SHORT),
+    "hybrid_vit_nano":   dict(img_size=32,  patch_size=8,  embed_dim=128, depth=2,  num_heads=4, **SHORT),
+    "hybrid_vit_tiny":   dict(img_size=32,  patch_size=4,  embed_dim=64,  depth=1,  num_heads=2, mlp_ratio=2, **TAILED),
+    "hybrid_vit_small":  dict(img_size=32,  patch_size=4,  embed_dim=128, depth=3,  num_heads=4, mlp_ratio=3, **TAILED),
+    "hybrid_vit_medium": dict(img_size=160, patch_size=16, embed_dim=288, depth=8,  num_heads=6, mlp_ratio=3, **DEEP),
+    "hybrid_vit_base":   dict(img_size=192, patch_size=16, embed_dim=384, depth=12, num_heads=8, mlp_ratio=4, **DEEP),
 }
 # fmt: on
 

@@ -16,9 +16,10 @@ from torch import nn
 from vitling.data.pipeline.preprocessing import as_size
 from vitling.data.pipeline.training_data import split_training
 from vitling.data.sources.dataset import Dataset
+from vitling.methods import find_omissions
 from vitling.planning.machine import Machine, parameters
 from vitling.planning.sizes import (
-    STEM_GRID,
+    FULL_SIZE_SIDE,
     build_for,
     largest_patch,
     patch_for_model,
@@ -32,7 +33,7 @@ from vitling.recipes import DEFAULT, Recipe, load_recipe, override, scale_epochs
 
 @dataclass(frozen=True)
 class Rung:
-    """A size of the house family, and the side at which it sees photographs.
+    """A size of the house family, the side at which it sees photographs, and the tokens it wants along a side.
 
     `least_views`: so many images a machine must be able to show it in the time there is, before it is better than a smaller one that
     could be shown more. `least_images`: so many there must be on a GPU without a budget, where time is no reason to take a smaller one.
@@ -40,17 +41,20 @@ class Rung:
 
     recipe: str
     photo_side: int
+    least_grid: float
     least_views: int
     least_images: int
 
 
+# fmt: off
 LADDER = (
-    Rung("vitling/nano", 64, 0, 0),
-    Rung("vitling/tiny", 64, 60_000, 0),
-    Rung("vitling/small", 96, 1_500_000, 0),
-    Rung("vitling/medium", 160, 5_000_000, 2_000),
-    Rung("vitling/base", 192, 12_000_000, 20_000),
+    Rung("vitling/nano",   64,  3.5, 0,          0),
+    Rung("vitling/tiny",   64,  7,   60_000,     0),
+    Rung("vitling/small",  96,  7,   1_500_000,  0),
+    Rung("vitling/medium", 160, 7,   5_000_000,  2_000),
+    Rung("vitling/base",   192, 7,   12_000_000, 20_000),
 )
+# fmt: on
 TRAINING_SHARE = 0.9  # of a budget, that steps are taken in
 CPU_EPOCHS = (3_000, 10, 200)  # without a budget: that divided by the root of the image count; least, most
 GPU_VIEWS, GPU_EPOCHS = (
@@ -100,7 +104,7 @@ def choose(
     size = as_size(_with(settings, base).img_size)
     assert size is not None  # both ways choose one
     choices += [_epochs(epochs, budget_seconds), _augmentation(survey, size, epochs, asked)]
-    choices += [_average(base), _agent(base), *_batch(images, base), *_balance(survey), *_bad_files(survey)]
+    choices += [_average(base), *_omissions(base), *_batch(images, base), *_balance(survey), *_bad_files(survey)]
     choices += _compile(machine)
     changes = {key: value for choice in choices for key, value in choice.changes.items() if key != "epochs"}
     recipe = override(override(scale_epochs(base, epochs), changes), list(settings))
@@ -180,9 +184,9 @@ def _sizes(
     size = as_size(given.img_size) if "img_size" in asked else None
     if size is None:
         size = survey.largest if survey.small else (rung.photo_side, rung.photo_side)
-        size = whole_size(size, patch or largest_patch(min(size), STEM_GRID))
-    patch = patch or whole_patch(size, STEM_GRID)
-    return [_image_size(size, survey, kind), _patch_size(patch, size)]
+        size = whole_size(size, patch or largest_patch(min(size), rung.least_grid))
+    patch = patch or whole_patch(size, rung.least_grid)
+    return [_image_size(size, survey, kind), _patch_size(patch, size), *_stem(base, size)]
 
 
 def _named_model(survey: Survey, settings: Sequence[str], asked: set[str]) -> tuple[Recipe, list[Choice]]:
@@ -194,7 +198,7 @@ def _named_model(survey: Survey, settings: Sequence[str], asked: set[str]) -> tu
     given = _with(settings, base)
     size = (as_size(given.img_size) if "img_size" in asked else None) or size_for_model(survey, given.model)
     choices = [
-        Choice("family", given.model, "as you asked", changes={"model": given.model}),
+        Choice("model", given.model, "as you asked", changes={"model": given.model}),
         _image_size(size, survey, "", fits_model=True),
     ]
     if patch := patch_for_model(given, size, survey):
@@ -233,6 +237,16 @@ def _patch_size(patch: int, size: tuple[int, int]) -> Choice:
         "CIFAR-100, patch 4 and 2: DHVT-T 80.93 and 83.54, DeiT-T without that stem 67.59 and 65.86 (DHVT paper, table 4)",
         changes={"model_args.patch_size": patch},
     )
+
+
+def _stem(base: Recipe, size: tuple[int, int]) -> list[Choice]:
+    """Of a network that can begin on the full-size map."""
+    if "stem_full_size" not in base.model_args:
+        return []
+    small = min(size) <= FULL_SIZE_SIDE
+    value = "full size" if small else "every second pixel"
+    reason = "small images have no pixels to spare" if small else "the full-size map would cost more than all the rest"
+    return [Choice("stem", value, reason, changes={"model_args.stem_full_size": small})]
 
 
 # --- length and strength ----------------------------------------------------------------------------------------------
@@ -291,16 +305,12 @@ def _average(base: Recipe) -> Choice:
     return Choice("averaging", value, reason, "measured by length (docs/results.md)", {"ema_decay": base.ema_decay})
 
 
-def _agent(recipe: Recipe) -> Choice:
-    return Choice(
-        "agent",
-        "off",
-        "it multiplies the time, and helps plain ViTs more than those with convolutions; method=bootstrap turns it on",
-        "ten classes: plain ViT 57.5, with agent 60.1 in 4.6 times the time; this hybrid with two blocks in 70 s: 24.0, with agent 13.0 "
-        "(docs/results.md). "
-        "CIFAR-100, 240 epochs: 61.25 and 76.19 (Bootstrapping paper, table 1)",
-        changes={"method": recipe.method},
-    )
+def _omissions(recipe: Recipe) -> list[Choice]:
+    """Methods that one might expect, and why the plan does without them."""
+    return [
+        Choice(left.what, "off", f"{left.reason}; method={name} turns it on", left.evidence, {"method": recipe.method})
+        for name, left in find_omissions().items()
+    ]
 
 
 def _batch(images: int, base: Recipe) -> list[Choice]:

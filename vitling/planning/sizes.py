@@ -10,8 +10,7 @@ from vitling.models import build_model, default_size
 from vitling.planning.survey import Survey
 from vitling.recipes import Recipe, override
 
-LEAST_GRID = 7  # tokens along the shorter side
-STEM_GRID = 3.5  # the same where a convolutional stem has looked at the pixels before
+LEAST_GRID = 7.0  # tokens along the shorter side
 PATCHES = (2, 16)  # the smallest and the largest
 FULL_SIZE_SIDE = 48  # up to here a deep stem begins on the full-size map
 LEAST_PHOTO_SIDE = 64
