@@ -37,6 +37,17 @@ def test_only_the_command_line_names_flags():
                 assert not flag.search(node.value), f"{file}, line {node.lineno}: {node.value}"
 
 
+def test_only_three_public_verbs_and_the_commands_have_the_name_of_their_module():
+    found = {
+        file.relative_to(PACKAGE).as_posix()
+        for file in PACKAGE.rglob("*.py")
+        for node in ast.parse(file.read_text()).body
+        if isinstance(node, ast.FunctionDef) and node.name == file.stem
+    }
+    commands = {name for name in found if name.startswith("cli/")}
+    assert found - commands == {"deploy/export.py", "planning/plan.py", "studies/study.py"}
+
+
 def test_no_function_shadows_its_module():
     """No package gives a function the name of one of its modules."""
     for init in PACKAGE.rglob("__init__.py"):

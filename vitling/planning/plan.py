@@ -22,7 +22,7 @@ from vitling.errors import UserError
 from vitling.models import default_size
 from vitling.planning.rules import CHECKED_FILES, Band, Choice, choose, expect, find_conflicts, pretrained_hint
 from vitling.planning.speed import measure_speeds
-from vitling.planning.survey import Survey, survey
+from vitling.planning.survey import Survey, survey_data
 from vitling.recipes import DEFAULT, Recipe, load_recipe, override, to_dict
 from vitling.training.budget import Speed, fit_to_budget
 from vitling.training.settings import Settings
@@ -79,7 +79,7 @@ def plan(
     channels = override(given, [text for text in settings if text.startswith("channels")]).channels
     dataset = _open(str(data), channels, reading)
     device = torch.accelerator.current_accelerator().type if torch.accelerator.is_available() else "cpu"
-    seen = survey(dataset, brief=brief, callback=callback)
+    seen = survey_data(dataset, brief=brief, callback=callback)
     if recipe is None:
         recipe, choices = choose(dataset, seen, settings, device=device)
     else:

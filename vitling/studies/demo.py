@@ -47,7 +47,7 @@ def contenders() -> dict[str, Recipe]:
     }
 
 
-def demo(out: str | Path, *, callback: StudyCallback | None = None) -> Story:
+def run_demo(out: str | Path, *, callback: StudyCallback | None = None) -> Story:
     """Train both as a study of one seed, compare them on the test split image by image, and diagnose them on one page.
 
     The same call again finds all that is there already.
