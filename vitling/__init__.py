@@ -59,8 +59,8 @@ def register_models() -> None:
 
 def _is_the_command() -> bool:
     """Whether this process is the `vitling` command. It registers models when it needs them: its help does not wait for torch."""
-    if _sys.argv[:1] == ["-m"]:  # the name of a module that is being looked for
-        return "vitling" in _sys.orig_argv
+    if _sys.argv[:1] == ["-m"]:  # Python is looking for the module; its name precedes the arguments
+        return _sys.orig_argv[-len(_sys.argv) :][:1] == ["vitling"]
     return _Path(*_sys.argv[:1]).stem == "vitling"
 
 

@@ -1,5 +1,6 @@
 """The names that others rely on."""
 
+import os
 import subprocess
 import sys
 from importlib import import_module
@@ -63,6 +64,27 @@ def test_our_models_are_registered_after_import_vitling_whatever_came_before(fir
 def test_nothing_of_ours_runs_when_python_starts():
     code = "import sys; sys.exit(any(name.partition('.')[0] in ('vitling', 'torch', 'timm') for name in sys.modules))"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.mark.parametrize("options", [["-m"], ["-Bm"]])
+@pytest.mark.parametrize("arguments", ["", "--project vitling", "vitling", "-m vitling"])
+def test_a_program_of_others_with_our_name_among_its_arguments_registers_the_models(tmp_path, options, arguments):
+    (tmp_path / "mypkg").mkdir()
+    lines = ["import sys", "sys.modules['torch'] = None  # so that registering fails", "import vitling"]
+    (tmp_path / "mypkg" / "__init__.py").write_text("\n".join(lines))
+    (tmp_path / "mypkg" / "__main__.py").write_text("print('not registered')")
+    path = os.pathsep.join([str(tmp_path), str(Path(vitling.__file__).parents[1])])
+    command = [sys.executable, *options, "mypkg", *arguments.split()]
+    result = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
+    assert "import of torch halted" in result.stderr, result.stdout
+
+
+def test_our_command_registers_nothing_until_it_needs_a_model():
+    command = [sys.executable, "-X", "importtime", "-m", "vitling", "--version"]
+    result = subprocess.run(command, capture_output=True, text=True)
+    assert result.stdout.startswith("vitling ")
+    assert "vitling.cli.main" in result.stderr
+    assert "torch" not in result.stderr
 
 
 @pytest.mark.parametrize("old", ["train.Settings", "recipe.override", "run.Run", "data.prepare.Reading"])
