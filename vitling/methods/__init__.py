@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from vitling._deprecated import keep_old_names
 from vitling.errors import UserError, did_you_mean
 from vitling.methods.bootstrap import Bootstrap
 from vitling.methods.distillation import Distillation
@@ -63,3 +64,5 @@ def _check_arguments(name: str, given: dict, allowed: set[str]) -> None:
 
 
 __all__ = ["METHODS", "Batch", "Method", "Preparation", "create_method", "find_method", "prepare_method"]
+
+keep_old_names(__name__)
