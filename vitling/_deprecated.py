@@ -109,12 +109,8 @@ ARGUMENTS: dict[str, dict[str, str]] = {
     "prepare_method": {"around": "preparation"},
     "wilson_interval": {"successes": "correct", "trials": "images"},
 }
-COUNTED = {
-    "decode",
-    "find_near_duplicates",
-    "measure_speeds",
-    "write_maps",
-}  # their on_progress did not get the task's name
+# Functions whose on_progress did not get the task's name.
+COUNTED = {"decode", "find_near_duplicates", "measure_speeds", "write_maps"}
 
 # Methods of a callback -> those of a listener.
 LISTENER_METHODS = {
@@ -127,10 +123,10 @@ LISTENER_METHODS = {
     "on_run_start": "began",
     "on_run_end": "ended",
 }
+MEASURING = "measuring the speed"  # the task that was `StudyListener.measuring`
+
 # Attributes of classes that are met only as the result of a function: set when the function is fetched.
 RESULTS = {"plan": ("Plan", "pace", "speed")}
-
-MEASURING = "measuring the speed"  # the task that was `StudyListener.measuring`
 
 
 def _warn(text: str, stacklevel: int = 3) -> None:
@@ -222,11 +218,13 @@ class StudyListener(Listener):
 # Arguments
 
 
+def accept_old_arguments(value: Any, module: str) -> Any:
+    """A function takes its old arguments too, as a member of `module`, so that it can be pickled; all else stays as it is."""
+    return _accepting(value, module) if isfunction(value) else value
+
+
 @cache
-def accept_old_arguments(function: Any, module: str) -> Any:
-    """The function, taking its old arguments too; as a member of `module`, so that it can be pickled."""
-    if not isfunction(function):
-        return function
+def _accepting(function: Any, module: str) -> Any:
     name = function.__name__
     if name in RESULTS:
         result, old, new = RESULTS[name]

@@ -104,6 +104,7 @@ NAMES_OF_0_1 = {
     "compare": "Comparison",
     "data": "ArrayImages BadImage Dataset FileImages HubImages Images carve_validation channel_statistics decode fit_image k_folds "
     "load_image open_dataset take_fraction",
+    "data.named": "NAMES TORCHVISION",
     "data.prepare": "Preprocessing Reading",
     "diagnose": "CkaMatrix Diagnosis Finding Hessian Measurements adaptive_calibration_error as_tokens attention_distance "
     "attention_entropy attention_masks attention_rollout brier_score capture_batch channel_correlation channel_health cka_matrix "
