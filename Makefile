@@ -32,7 +32,7 @@ lint: setup
 	$(BIN)/lint-imports
 	$(BIN)/mypy
 
-# Lets ruff format the code and mend what it can.
+# Lets ruff format the code and fix what it can.
 format: setup
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .

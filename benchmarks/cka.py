@@ -7,7 +7,7 @@ The paper's ViT against ResNet-18, every module of both, at 32 px. Contenders:
 * forward: both networks, nothing else;
 * ours: `vitling.diagnose.cka_matrix`;
 * pytorch-cka: the pip package `pytorch-cka` 1.1.3, if it can be imported (as `cka`), on the same modules;
-* pytorch-cka, distinct: the same, told to leave out the modules whose tensor another module has, which it does not find itself;
+* pytorch-cka, distinct: the same, configured to leave out the modules whose tensor another module has, which it does not find itself;
 * per pair: the algorithm of `torch_cka` (both Gram matrices and three HSICs anew for every pair of modules), on `--pair-batches`
   batches and scaled up.
 

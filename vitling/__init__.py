@@ -9,6 +9,9 @@ import sys as _sys
 from importlib import import_module as _import_module
 from pathlib import Path as _Path
 
+from vitling._deprecated import accept_old_arguments as _accept_old_arguments
+from vitling._deprecated import find_old_name as _find_old_name
+
 # The public names and the module each lives in; they load on first use.
 _PUBLIC = {
     "Callback": "vitling.callbacks",
@@ -41,12 +44,12 @@ def __getattr__(name: str):
     if name in _PUBLIC:
         if _PUBLIC[name] not in _LIGHT:
             register_models()
-        value = _deprecated.accept_old_arguments(getattr(_import_module(_PUBLIC[name]), name))
+        value = _accept_old_arguments(getattr(_import_module(_PUBLIC[name]), name), __name__)
         globals()[name] = value
         return value
     if name in _PACKAGES:
         return _import_module(f"vitling.{name}")
-    raise AttributeError(f"module 'vitling' has no attribute {name!r}")
+    return _find_old_name(__name__, name, stacklevel=4)
 
 
 def __dir__() -> list[str]:
@@ -60,12 +63,10 @@ def register_models() -> None:
 
 def _is_the_command() -> bool:
     """Whether this process is the `vitling` command. It registers models when it needs them: its help does not wait for torch."""
-    if _sys.argv[:1] == ["-m"]:  # the name of a module that is being looked for
-        return "vitling" in _sys.orig_argv
+    if _sys.argv[:1] == ["-m"]:  # Python is looking for the module; its name precedes the arguments
+        return _sys.orig_argv[-len(_sys.argv) :][:1] == ["vitling"]
     return _Path(*_sys.argv[:1]).stem == "vitling"
 
-
-from vitling import _deprecated  # noqa: E402  (old names, for one release)
 
 if not _is_the_command():
     register_models()

@@ -42,7 +42,7 @@ def test_an_evaluation_is_read_back_also_where_an_older_version_wrote_it():
     older = json.loads(written.to_json())
     older["right"] = older.pop("correct")
     assert written.correct == "10"
-    with pytest.warns(DeprecationWarning, match="now Evaluation.correct"):
+    with pytest.warns(DeprecationWarning, match="Evaluation.right is now correct"):
         assert written.right == "10"
     for text in (written.to_json(), json.dumps(older)):
         found = Evaluation.from_json(text)

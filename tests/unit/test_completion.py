@@ -10,6 +10,7 @@ import pytest
 
 from vitling.cli import completion
 from vitling.data.sources.named import NAMES
+from vitling.deploy.export import TARGETS
 from vitling.methods import METHODS
 from vitling.models import our_models
 
@@ -18,6 +19,7 @@ def test_names_read_from_the_source_are_those_that_are_registered():
     assert sorted(completion.model_names()) == sorted(our_models())
     assert completion.method_names() == list(METHODS)
     assert sorted(completion.dataset_names()) == sorted(NAMES)
+    assert completion.export_targets() == list(TARGETS)
 
 
 def test_settings_complete_keys_and_then_the_names_they_take():

@@ -12,7 +12,7 @@ from vitling.planning.expectation import expect
 from vitling.planning.machine import Machine, find_machine
 from vitling.planning.plan import plan
 from vitling.planning.rules import choose
-from vitling.planning.survey import Copies, Survey, neighbour_accuracy, survey
+from vitling.planning.survey import Copies, Survey, neighbour_accuracy, survey_data
 from vitling.recipes import DEFAULT, Recipe, load_recipe, named_recipes, override
 
 SIZES = [f"hybrid_vit_{size}" for size in ("nano", "tiny", "small", "medium", "base")]
@@ -44,7 +44,7 @@ def a_machine(kind: str = "cpu", images_per_second: float = 600.0) -> Machine:
 
 
 def chosen(dataset: Dataset, *settings: str, kind: str = "cpu", budget: float | None = None, **rate) -> Recipe:
-    seen = survey(dataset, brief=True)
+    seen = survey_data(dataset, brief=True)
     return choose(dataset, seen, settings, machine=a_machine(kind, **rate), budget_seconds=budget)[0]
 
 
@@ -142,7 +142,7 @@ def test_very_unbalanced_classes_are_drawn_equally_often():
 
 def test_what_the_user_asks_for_comes_first_and_the_rest_follows_it():
     data = a_dataset()
-    recipe, choices = choose(data, survey(data, brief=True), ["epochs=2", "img_size=60"], machine=a_machine())
+    recipe, choices = choose(data, survey_data(data, brief=True), ["epochs=2", "img_size=60"], machine=a_machine())
     assert (recipe.epochs, recipe.img_size) == (2, 60)
     assert recipe.optim.warmup_epochs < 2
     assert recipe.model_args["patch_size"] == 4  # 8 does not divide 60
@@ -169,7 +169,7 @@ def test_another_model_gets_a_smaller_patch_where_its_own_is_too_large_for_the_i
 
 def test_every_choice_has_a_reason():
     data = a_dataset(counts=(100, 5))
-    _, choices = choose(data, survey(data, brief=True), machine=a_machine())
+    _, choices = choose(data, survey_data(data, brief=True), machine=a_machine())
     assert all(choice.reason for choice in choices)
     wanted = {"model", "image size", "patch", "epochs", "averaging", "augmentation", "agent", "balance"}
     assert wanted <= {choice.what for choice in choices}
@@ -252,20 +252,20 @@ def test_a_survey_counts_splits_classes_copies_and_leaks():
     data = a_dataset(counts=(20, 30), test=10, val=4)
     data.splits["train"].array[7] = data.splits["train"].array[3]
     data.splits["test"].array[2] = data.splits["train"].array[11]
-    seen = survey(data)
+    seen = survey_data(data)
     assert seen.images == {"train": 50, "test": 10, "val": 4}
     assert seen.class_counts == {"class 0": 20, "class 1": 30}
     assert seen.imbalance == 1.5
     assert seen.copies == Copies(1, [("train[7]", "train[3]")])
     assert seen.leaks == {"test": Copies(1, [("test[2]", "train[11]")]), "val": Copies(0, [])}
     assert seen.looked_at == seen.total == 64
-    brief = survey(data, brief=True)
+    brief = survey_data(data, brief=True)
     assert brief.copies is brief.leaks is brief.neighbour_accuracy is None
 
 
 def test_large_data_is_looked_at_in_part(monkeypatch):
     monkeypatch.setattr("vitling.planning.survey.MOST_ROWS", 30)
-    seen = survey(a_dataset(counts=(50, 50), test=50))
+    seen = survey_data(a_dataset(counts=(50, 50), test=50))
     assert seen.looked_at == 30
     assert seen.total == 150
 

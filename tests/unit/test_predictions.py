@@ -1,4 +1,4 @@
-"""What a model says of its validation images: asked once, and handed on to the page and the calibration."""
+"""A model's predictions for its validation images: computed once, and handed on to the page and the calibration."""
 
 import json
 import pickle

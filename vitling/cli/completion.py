@@ -66,6 +66,10 @@ def method_names() -> list[str]:
     return list(_keys_of(PACKAGE / "methods" / "__init__.py", lambda table: table == "METHODS"))
 
 
+def export_targets() -> list[str]:
+    return list(_keys_of(PACKAGE / "deploy" / "export.py", lambda table: table == "TARGETS"))
+
+
 def dataset_names() -> list[str]:
     return ["digits", *_keys_of(PACKAGE / "data" / "sources" / "named.py", lambda table: table == "TORCHVISION")]
 

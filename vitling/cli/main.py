@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from vitling import __version__
 from vitling.cli.commands import (
     app as app_command,
 )
@@ -64,8 +65,6 @@ for _panel, _commands in COMMANDS.items():
 
 def _version(asked: bool) -> None:
     if asked:
-        from vitling import __version__
-
         print(f"vitling {__version__}")
         raise typer.Exit
 

@@ -1,5 +1,6 @@
 """Data: any labelled images in, uint8 tensors of one size out."""
 
+from vitling._deprecated import keep_old_names
 from vitling.data.pipeline.decoding import channel_statistics, decode
 from vitling.data.sources.dataset import Dataset, open_dataset
 from vitling.data.sources.images import ArrayImages, BadImage, FileImages, HubImages, Images, fit_image, load_image
@@ -21,3 +22,5 @@ __all__ = [
     "open_dataset",
     "take_fraction",
 ]
+
+keep_old_names(__name__)

@@ -164,7 +164,7 @@ def create_page(viewer: Viewer) -> Any:  # FastAPI, which only the app extra bri
 
 def serve(viewer: Viewer, listener: socket.socket, *, ready: Callable[[str, list[str]], None]) -> None:
     """Serve the page until interrupted. `ready` gets its address, and what the page cannot do."""
-    import uvicorn
+    import uvicorn  # of the extra app
 
     with tempfile.TemporaryDirectory(prefix="vitling-app-") as folder:
         os.environ["GRADIO_TEMP_DIR"] = folder  # read at the import; what is dropped on the page is gone when it ends

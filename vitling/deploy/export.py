@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from vitling._deprecated import renamed_attribute
 from vitling.callbacks import Callback
 from vitling.data.pipeline.decoding import decode
 from vitling.data.pipeline.loader import generator_for
@@ -41,6 +42,8 @@ class Exported:
     metadata: ModelMetadata
     notes: list[str] = field(default_factory=list)
     url: str | None = None  # on the hub
+
+    passport = renamed_attribute("passport", "metadata")
 
     def to_json(self) -> str:
         return json.dumps({**asdict(self), "path": str(self.path)}, indent=1, ensure_ascii=False)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from vitling.deploy.model_card import hub_header, model_card
+from vitling.deploy.model_card import hub_header, render_card
 from vitling.deploy.target import Export, Target
 from vitling.errors import UserError
 from vitling.files import write_bytes, write_text
@@ -38,7 +38,7 @@ class TimmFolder(Target):
 
     def _card(self, export: Export) -> str:
         place = f"hf-hub:{export.push}" if export.push else f"local-dir:{export.out.resolve().name}"
-        return model_card(export.run, export.which, export.metadata, export.calibration, place)
+        return render_card(export.run, export.which, export.metadata, export.calibration, place)
 
 
 class HubFolder(TimmFolder):

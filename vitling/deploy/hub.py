@@ -8,7 +8,7 @@ from vitling.runs.hub import check_name
 
 def check_push(name: str) -> None:
     """Whether a push could succeed, without asking the hub: called before the work, not after it."""
-    from huggingface_hub import get_token
+    from huggingface_hub import get_token  # of the extra hub
 
     check_name(name, "push")
     if get_token() is None:
@@ -19,7 +19,7 @@ def check_push(name: str) -> None:
 
 def push_folder(folder: Path, name: str) -> str:
     """Upload a folder as one commit and return its address. A repository that is new is private until its owner opens it."""
-    from huggingface_hub import HfApi
+    from huggingface_hub import HfApi  # of the extra hub
 
     check_push(name)
     api = HfApi()

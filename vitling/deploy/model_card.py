@@ -25,7 +25,7 @@ FITS = {
 }
 
 
-def model_card(run: Run, which: str, metadata: ModelMetadata, calibration: Calibration | None, place: str) -> str:
+def render_card(run: Run, which: str, metadata: ModelMetadata, calibration: Calibration | None, place: str) -> str:
     """The card of a run's weights as Markdown. `place` is the name that timm loads the model by."""
     test = recorded_test(run, which)
     parts = [

@@ -2,6 +2,8 @@
 
 from importlib import import_module as _import_module
 
+from vitling import _deprecated
+
 # The public names and the file each lives in. They load on first use, because torch takes seconds to import.
 _PUBLIC = {
     name: f"vitling.{module}" if "." in module else f"vitling.diagnose.{module}"
@@ -46,8 +48,8 @@ __all__ = sorted(_PUBLIC)
 
 def __getattr__(name: str):
     if name not in _PUBLIC:
-        raise AttributeError(f"module 'vitling.diagnose' has no attribute {name!r}")
-    return getattr(_import_module(_PUBLIC[name]), name)
+        return _deprecated.find_old_name(__name__, name, stacklevel=4)
+    return _deprecated.accept_old_arguments(getattr(_import_module(_PUBLIC[name]), name), __name__)
 
 
 def __dir__() -> list[str]:

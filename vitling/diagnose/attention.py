@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitling._deprecated import keep_old_names
 from vitling.errors import UserError, did_you_mean
 from vitling.models.contract import square_grid
 
@@ -153,3 +154,6 @@ def check_grid(tokens: int, grid: tuple[int, int], prefix_tokens: int) -> None:
         raise UserError(
             f"{tokens} tokens do not hold {prefix_tokens} + a grid of {grid[0]}x{grid[1]}; check grid and prefix_tokens."
         )
+
+
+keep_old_names(__name__)

@@ -75,7 +75,7 @@ def _predicted(model: nn.Module, images: Tensor) -> Tensor:
 
 def _captum() -> ModuleType:
     try:
-        import captum.attr
+        import captum.attr  # of the extra diagnose
     except ImportError:
         raise UserError("this needs captum, which is not installed: pip install 'vitling[diagnose]'.") from None
     return captum.attr

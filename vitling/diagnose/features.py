@@ -8,6 +8,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from vitling._deprecated import keep_old_names
 from vitling.errors import UserError
 from vitling.models.inspect import Layout, evaluating, watch
 
@@ -92,3 +93,6 @@ def fourier_profile(maps: Tensor) -> Tensor:
 def spatial_variance(maps: Tensor) -> Tensor:
     """Variance over the positions of a map, mean over images and channels (Park and Kim 2022)."""
     return maps.flatten(-2).var(dim=-1).mean()
+
+
+keep_old_names(__name__)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from vitling._deprecated import keep_old_names
 from vitling.errors import UserError
 from vitling.evaluation.intervals import newcombe_interval
 
@@ -32,3 +33,6 @@ def generalisation_gap(train_correct: int, train_images: int, correct: int, imag
     train, held_out = train_correct / train_images, correct / images
     interval = newcombe_interval(train_correct, train_images, correct, images)
     return Gap(train, held_out, train - held_out, interval)
+
+
+keep_old_names(__name__)

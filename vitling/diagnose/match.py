@@ -10,6 +10,7 @@ import torch
 from scipy.stats import spearmanr
 from torch import Tensor
 
+from vitling._deprecated import keep_old_names
 from vitling.errors import UserError
 
 QUARTERS, HALVES = 4, 2  # "the lowest quarter of layers in ViT", "the lower half of ResNet"
@@ -65,3 +66,6 @@ def _monotonicity(best: Tensor) -> float:
     if (best == best[0]).all():
         return nan
     return float(spearmanr(range(len(best)), best.cpu()).statistic)
+
+
+keep_old_names(__name__)

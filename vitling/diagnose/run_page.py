@@ -50,11 +50,11 @@ def write_run_page(
     callback: Callback | None = None,
 ) -> Path:
     """Write RUN/report.html: curves, confusion, mistakes, attention, and everything needed to repeat the run."""
-    page = run_page(run, predictions=predictions, reading=reading, callback=callback)
+    page = build_run_page(run, predictions=predictions, reading=reading, callback=callback)
     return write_page(page, run.path / "report.html")
 
 
-def run_page(
+def build_run_page(
     run: Run,
     *,
     predictions: Predictions | None = None,

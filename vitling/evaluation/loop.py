@@ -1,4 +1,4 @@
-"""The one evaluation loop: what a model says of a split, batch by batch, without augmentation."""
+"""The one evaluation loop: a model's outputs on a split, batch by batch, without augmentation."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext

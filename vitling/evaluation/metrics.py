@@ -2,12 +2,12 @@
 
 import json
 import re
-import warnings
 from dataclasses import asdict, dataclass, field
 
 import torch
 from torch import Tensor, nn
 
+from vitling._deprecated import renamed_attribute
 from vitling.evaluation.calibration import expected_calibration_error
 from vitling.evaluation.intervals import wilson_interval
 
@@ -33,18 +33,14 @@ class Evaluation:
     weights: str = "best"
     notes: list[str] = field(default_factory=list)
 
+    right = renamed_attribute("right", "correct")
+
     @property
     def file_name(self) -> str:
         """Where in the run it is written; other data never replaces what the run reached on its own."""
         other = "" if self.own else "-" + re.sub(r"[^\w.-]+", "-", self.data)
         last = "" if self.weights == "best" else f"-{self.weights}"
         return f"evaluation-{self.split}{last}{other}.json"
-
-    @property
-    def right(self) -> str:
-        """The old name of `correct`, for one release."""
-        warnings.warn("Evaluation.right is now Evaluation.correct; it goes in vitling 0.3", DeprecationWarning, 2)
-        return self.correct
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1, ensure_ascii=False)

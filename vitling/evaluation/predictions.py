@@ -32,7 +32,7 @@ class Predictions:
 def predict_images(
     run: Run, model: nn.Module, images: Images, name: str, *, reading: Reading, callback: Callback | None = None
 ) -> Predictions:
-    """What a run's model says of images; `name` is what progress calls them."""
+    """A run's predictions for images; `name` is what progress calls them."""
     preprocessing = run.preprocessing()
     source = load_split(images, name, reading=reading, callback=callback, **preprocessing.fit_args())
     logits = predict_logits(model, source, preprocessing, callback=callback)
@@ -42,7 +42,7 @@ def predict_images(
 def predict_validation(
     run: Run, model: nn.Module, *, reading: Reading | None = None, callback: Callback | None = None
 ) -> Predictions:
-    """What a run's model says of the images that the run was validated on."""
+    """A run's predictions for the images that it was validated on."""
     reading = reading or Reading()
     return predict_images(run, model, validation_images(run, reading), "val", reading=reading, callback=callback)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from vitling._deprecated import keep_old_names
 from vitling.errors import UserError, did_you_mean
 from vitling.methods.bootstrap import Bootstrap
 from vitling.methods.distillation import Distillation
@@ -85,3 +86,5 @@ __all__ = [
     "find_remedies",
     "prepare_method",
 ]
+
+keep_old_names(__name__)

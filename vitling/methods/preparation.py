@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vitling._deprecated import renamed_attribute
 from vitling.callbacks import Callback
 from vitling.data.pipeline.training_data import TrainingData
 from vitling.recipes import Recipe
@@ -21,3 +22,6 @@ class Preparation:
     callback: Callback
     train: Callable[[Recipe, str], Run]  # another recipe, into a subfolder; resumed or reused if it is there
     once: Callable[[Callable[[], Any]], Any]  # call in one process first; the others call it then and find its files
+
+    say = renamed_attribute("say", "callback.log")
+    on_progress = renamed_attribute("on_progress", "callback.on_progress")

@@ -27,7 +27,7 @@ from vitling.planning.expectation import Band, expect
 from vitling.planning.machine import Machine, find_machine, this_machine
 from vitling.planning.rules import CHECKED_FILES, Choice, choose
 from vitling.planning.speed import measure_speeds
-from vitling.planning.survey import Survey, survey
+from vitling.planning.survey import Survey, survey_data
 from vitling.recipes import DEFAULT, Recipe, load_recipe, override, to_dict
 from vitling.training.budget import MEASURED_SHARE, Speed, fit_to_budget
 from vitling.training.settings import Settings
@@ -97,7 +97,7 @@ def plan(
     given = load_recipe(recipe or DEFAULT) if not isinstance(recipe, Recipe) else recipe
     channels = override(given, [text for text in settings if text.startswith("channels")]).channels
     dataset = _open(str(data), channels, reading)
-    seen = survey(dataset, brief=brief, callback=callback)
+    seen = survey_data(dataset, brief=brief, callback=callback)
     if recipe is None:
         recipe, choices = choose(dataset, seen, settings, machine=machine, budget_seconds=budget_seconds)
         recipe, choices = _agreed([recipe, choices])

@@ -63,7 +63,7 @@ class Survey:
         return max(self.class_counts.values()) / min(self.class_counts.values())
 
 
-def survey(dataset: Dataset, *, brief: bool = False, callback: Callback | None = None) -> Survey:
+def survey_data(dataset: Dataset, *, brief: bool = False, callback: Callback | None = None) -> Survey:
     """Look at a dataset; a brief look reads heads only, so that it takes no time."""
     train = dataset.splits["train"]
     counts = np.bincount(train.labels, minlength=len(dataset.class_names))

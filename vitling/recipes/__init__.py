@@ -1,5 +1,6 @@
 """Recipes: what an experiment is. The dataclasses, how they are read and written, and the named ones."""
 
+from vitling._deprecated import keep_old_names
 from vitling.recipes.named import DEFAULT, named_recipes
 from vitling.recipes.parsing import (
     all_keys,
@@ -30,3 +31,5 @@ __all__ = [
     "to_dict",
     "to_yaml",
 ]
+
+keep_old_names(__name__)

@@ -1,7 +1,7 @@
 """One self-contained HTML page: opens offline, in light and dark, on paper and on a phone. No script, no request.
 
 A page is a list of sections and a section a list of parts: text, facts, findings, tables, charts (inline SVG) and strips of
-pictures (PNG as data URIs). `write_run_page` writes the page of a training run; `vitling.diagnose` builds its own.
+pictures (PNG as data URIs). `vitling.diagnose` builds those of a run and of a diagnosis, `vitling.studies` that of a study.
 """
 
 import base64
@@ -13,6 +13,7 @@ from importlib import resources
 from pathlib import Path
 
 import numpy as np
+from jinja2 import Environment, StrictUndefined
 from numpy.typing import ArrayLike
 from PIL import Image
 
@@ -59,7 +60,7 @@ class Table:
 
 @dataclass
 class Chart:
-    """An SVG of `vitling.diagnose.plots`, and what to see in it."""
+    """An SVG of `vitling.reports.plots`, and what to see in it."""
 
     svg: str
     caption: str
@@ -130,8 +131,6 @@ class Page:
 
 def render(page: Page) -> str:
     """The page as HTML."""
-    from jinja2 import Environment, StrictUndefined
-
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     template = resources.files("vitling.reports").joinpath("template.html.j2").read_text(encoding="utf-8")
     written = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
@@ -157,7 +156,3 @@ def counted(number: int, one: str, many: str = "") -> str:
 
 def percent(share: float | None) -> str:
     return "–" if share is None else f"{100 * share:.1f} %"
-
-
-# ---------------------------------------------------------------------------------------------------------------------
-# A training run

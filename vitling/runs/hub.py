@@ -24,7 +24,7 @@ def fetch_folder(source: str) -> Path:
 
 def _fetch(name: str, revision: str, file: str) -> Path | None:
     """None where the repository has no such file."""
-    from huggingface_hub import hf_hub_download
+    from huggingface_hub import hf_hub_download  # of the extra hub
     from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 
     try:
@@ -37,7 +37,7 @@ def _fetch(name: str, revision: str, file: str) -> Path | None:
 
 def check_name(name: str, what: str) -> None:
     """Refuse what is not OWNER/NAME; `what` is the setting that names it."""
-    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.errors import HFValidationError  # of the extra hub
     from huggingface_hub.utils import validate_repo_id
 
     try:

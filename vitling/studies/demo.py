@@ -43,7 +43,7 @@ def contenders() -> dict[str, Recipe]:
     return {"plain ViT": load_recipe("digits/vit_nano"), "DHVT with agent": load_recipe("digits/dhvt_nano_bootstrap")}
 
 
-def demo(out: str | Path, *, callback: StudyCallback | None = None) -> Story:
+def run_demo(out: str | Path, *, callback: StudyCallback | None = None) -> Story:
     """Train both as a study of one seed, compare them on the test split image by image, and diagnose them on one page.
 
     The same call again finds all that is there already.

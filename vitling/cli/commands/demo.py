@@ -23,8 +23,7 @@ def demo(
     """See the whole story in two minutes, offline: two models learn digits, are compared, and explained."""
     vitling.register_models()
 
-    from vitling.studies.demo import DATA
-    from vitling.studies.demo import demo as run_demo
+    from vitling.studies.demo import DATA, run_demo
 
     terminal.show_demo_plan(vitling.plan(DATA, brief=True), quiet)
     with terminal.show_study(quiet) as callback:

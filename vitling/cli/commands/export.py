@@ -15,8 +15,8 @@ def export(
     to: Annotated[
         str,
         typer.Option(
-            help="onnx, timm (a folder) or hf (a folder for the Hugging Face hub).",
-            autocompletion=completion.one_of("onnx", "timm", "hf"),
+            help=f"One of {', '.join(completion.export_targets())}.",
+            autocompletion=completion.one_of(*completion.export_targets()),
         ),
     ] = "onnx",
     out: Annotated[Path | None, typer.Option(help="The file or folder to write; default: in the run.")] = None,

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from vitling._deprecated import renamed_attribute
 from vitling.data.sources.images import Images, evenly
 
 SMALL_SIDE = 96  # images of one size and no longer than this keep their size; others are photographs
@@ -22,6 +23,8 @@ class Preprocessing:
     max_value: int  # the pixel value that becomes 255
     mean: tuple[float, ...]
     std: tuple[float, ...]
+
+    white = renamed_attribute("white", "max_value")
 
     @classmethod
     def from_dict(cls, entries: Mapping[str, Any]) -> "Preprocessing":

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from vitling._deprecated import renamed_attribute
 from vitling.data.sources.files import Found, read_csv, read_list, read_npz, read_tree
 from vitling.data.sources.images import ArrayImages, BadImage, FileImages, Images, evenly
 from vitling.data.sources.memory import PREFIX as MEMORY
@@ -51,6 +52,8 @@ class Dataset:
     notes: list[str] = field(default_factory=list)
     request: Request | None = None
     found: Found | None = None  # all that the source holds, bad images too
+
+    white = renamed_attribute("white", "max_value")
 
 
 def open_dataset(

@@ -146,7 +146,7 @@ class HubImages(Images):
     """The encoded images in one column of a table of Hugging Face's `datasets`."""
 
     def __init__(self, table: Any, column: str, labels: Sequence[int] | np.ndarray, name: str):
-        from datasets import Image as ImageColumn
+        from datasets import Image as ImageColumn  # of the extra hub
 
         super().__init__(labels, [f"{name}[{i}]" for i in range(len(table))])
         # Left encoded, so that rotation, palettes and depth are treated as they are for files.

@@ -119,7 +119,7 @@ def _idx_files(folder: Path) -> dict[tuple[str, str], Path | None]:
 
 
 def _read_idx(name: str, folder: Path) -> Found:
-    import torchvision.datasets
+    import torchvision.datasets  # late: where its wheel does not match torch, it needs what `register_models` declares
 
     files = {part: path for part, path in _idx_files(folder).items() if path}  # all four: `_find_idx` looked
     splits: dict[str, Images] = {}
@@ -158,7 +158,7 @@ def _read_torchvision(name: str, root: str, download: bool) -> Found:
 
 
 def _open_torchvision(name: str, root: str, download: bool, ask: dict[str, Any]) -> Any:
-    import torchvision.datasets
+    import torchvision.datasets  # late: where its wheel does not match torch, it needs what `register_models` declares
 
     kind = getattr(torchvision.datasets, TORCHVISION[name].kind)
     try:
@@ -199,7 +199,7 @@ def _torchvision_images(source: Any, name: str, root: str) -> Images:
 def read_hub(address: str, download: bool) -> Found:
     """`owner/name`, `owner/name:config`, or a local path: a folder of save_to_disk, or one that load_dataset reads."""
     try:
-        import datasets
+        import datasets  # of the extra hub
     except ImportError:
         raise UserError(
             f'hf:{address} needs the package datasets; install it with: pip install "vitling[hub]"'
@@ -263,7 +263,7 @@ def _offline(datasets: Any, offline: bool) -> Iterator[None]:
 
 
 def _hub_columns(table: Any, address: str) -> tuple[str, str]:
-    from datasets import ClassLabel, Image
+    from datasets import ClassLabel, Image  # of the extra hub
 
     images = [name for name, feature in table.features.items() if isinstance(feature, Image)]
     classes = [name for name, feature in table.features.items() if isinstance(feature, ClassLabel)]
