@@ -99,11 +99,10 @@ def plan(
     dataset = _open(str(data), channels, reading)
     seen = survey_data(dataset, brief=brief, callback=callback)
     if recipe is None:
-        recipe, choices = choose(dataset, seen, settings, machine=machine, budget_seconds=budget_seconds)
-        recipe, choices = _agreed([recipe, choices])
+        planned, choices = _agreed(choose(dataset, seen, settings, machine=machine, budget_seconds=budget_seconds))
     else:
-        recipe, choices = override(given, list(settings)), []
-    recipe = replace(recipe, data=str(data))
+        planned, choices = override(given, list(settings)), []
+    recipe = replace(planned, data=str(data))
     size = as_size(recipe.img_size) or (seen.largest if seen.small else default_size(recipe.model))
     warnings = find_conflicts(recipe, size, classes=len(dataset.class_names), channels=dataset.channels)
     hint = pretrained_hint(seen, recipe)
@@ -126,9 +125,9 @@ def plan(
     return replace(result, recipe=recipe, choices=choices, speed=speed, expected=expect(seen))
 
 
-def _agreed(decided: list) -> list:
+def _agreed(decided: tuple[Recipe, list[Choice]]) -> tuple[Recipe, list[Choice]]:
     """What the first of several processes decided: each of them measures other times."""
-    return broadcast_object_list(decided) if _several() else decided
+    return broadcast_object_list([decided])[0] if _several() else decided
 
 
 def _several() -> bool:

@@ -108,8 +108,10 @@ class Timekeeper:
 
         The first look of a process only starts its stopwatch.
         """
-        known = self.last is None or step <= max(self.recorded, default=-1)
-        end = self.recorded.get(step, self.course.end) if known else self._affordable_end(step, seconds, *self.last)
+        if self.last is None or step <= max(self.recorded, default=-1):
+            known, end = True, self.recorded.get(step, self.course.end)
+        else:
+            known, end = False, self._affordable_end(step, seconds, *self.last)
         self.last, self.validating = (step, seconds), 0.0
         if end != self.course.end:
             self.course.move_end(step, end)

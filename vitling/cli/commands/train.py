@@ -73,10 +73,10 @@ def train(
         raise UserError("the data is the first argument; leave data= out.")
     chosen = vitling.override(vitling.load_recipe(recipe), settings or []) if recipe else None
     budget_seconds, more_seconds = terminal.parse_budget(budget), terminal.parse_budget(more, "--more")
-    if more_seconds and (out is None or settings or recipe or budget):
-        raise UserError(
-            "--more trains a finished run further as it is: give its folder with --out, and no recipe, settings or --budget."
-        )
+    if more_seconds and (settings or recipe or budget):
+        raise UserError("--more trains a finished run further as it is; leave recipe, settings and --budget out.")
+    if more_seconds and out is None:
+        raise UserError("--more trains a finished run further: say which, with --out.")
 
     vitling.register_models()  # after the first checks: a typo is answered before torch has loaded
 
@@ -95,12 +95,12 @@ def train(
         reading=reading,
     )
     with terminal.show_training(quiet or os.environ.get("RANK", "0") != "0") as callback:
-        if more_seconds:
+        if more_seconds and out:
             check_data_of_run(out, absolute(data))
             run = vitling.train_more(out, more_seconds, settings=where, callback=callback)
-        elif chosen and not settings:  # a recipe as it stands needs no look at the data
+        elif chosen and recipe and not settings:  # a recipe as it stands needs no look at the data
             run = train_recipe(chosen, data, out, recipe, where, None, callback)
-        elif chosen:
+        elif chosen and recipe:
             planned = vitling.plan(data, settings, recipe=chosen, brief=True, reading=reading)
             for line in terminal.plan_lines(planned, data):
                 callback.log(line)
