@@ -6,6 +6,7 @@ from itertools import count
 
 import pytest
 import torch
+from command import error, start
 from safetensors.torch import load_file
 
 import vitling
@@ -129,3 +130,19 @@ def test_what_is_not_finished_is_not_trained_further(tmp_path):
         vitling.train_more(tmp_path / "run", 5.0)
     with pytest.raises(UserError, match=r"no run at"):
         vitling.train_more(tmp_path / "nothing", 5.0)
+
+
+def test_the_command_trains_a_finished_run_further(tmp_path):
+    run = tmp_path / "run"
+    train = ["train", "digits", "--recipe", "digits/vit_nano", "epochs=1", "optim.warmup_epochs=0", "--out", run]
+    assert start(*train).returncode == 0
+    shown = start("train", "digits", "--out", run, "--more", "8s")
+    assert shown.returncode == 0, shown.stderr
+    assert vitling.load_run(run).info["more_seconds"] == [8.0]
+    assert "epochs are done" in shown.stdout
+    assert "was trained on" in error("train", tmp_path, "--out", run, "--more", "8s")
+    assert "say which, with --out" in error("train", "digits", "--more", "8s")
+    assert "leave recipe, settings and --budget out" in error(
+        "train", "digits", "epochs=3", "--out", run, "--more", "8s"
+    )
+    assert "--more 'soon' is not a duration" in error("train", "digits", "--out", run, "--more", "soon")

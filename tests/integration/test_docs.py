@@ -41,6 +41,7 @@ RESOLVED_SUBCOMMANDS = {
 }
 RESOLVED = {
     "vitling train path/to/folder --budget 30m --out runs/mine": "half an hour",
+    "vitling train photos --out runs/photos --more 30m": "half an hour; tests/integration/test_budget.py trains one further",
     "vitling train cifar100": "a download",
     "vitling train cifar100 --recipe bootstrapping/cifar100_vit_s_joint": "a download and a GPU",
     "vitling train hf:owner/name": "a name in place of a real one",

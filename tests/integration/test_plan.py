@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from command import error, vitling
+from command import error, start, vitling
 from PIL import Image
 
 from vitling import load_recipe, load_run
@@ -92,12 +92,25 @@ def test_training_without_a_recipe_does_what_the_plan_says_and_resumes(photograp
     assert "2 of 35 images cannot be read and were skipped" in shown
     assert "is finished already" in vitling(*command)
     [folder] = (tmp_path / "runs").iterdir()
-    said = planned["recipe"]
-    done = load_run(folder).info["asked"]["recipe"]
-    for group in (said, done):
-        for key in ("data", "epochs", "optim"):
-            group.pop(key)
+    run = load_run(folder)
+    assert run.info["asked"] == {"plan": {"data": str(photographs), "settings": [*SMALL, "epochs=2"]}, "budget": None}
+    said, done = (
+        {choice["what"]: choice for choice in choices} for choices in (planned["choices"], run.info["plan"]["choices"])
+    )
+    assert said.pop("epochs") != done.pop("epochs")
     assert done == said
+    assert run.recipe.model == planned["recipe"]["model"]
+    assert "its epochs is '2', not '3'" in error("train", photographs, *SMALL, "epochs=3", "--out", folder)
+
+
+@pytest.mark.slow
+def test_a_planned_run_with_a_budget_keeps_its_plan_when_it_resumes(tmp_path):
+    command = ["train", "digits", "--budget", "12s", "--threads", "1", "--out", tmp_path / "run"]
+    assert start(*command).returncode == 0
+    before = load_run(tmp_path / "run").info["plan"]
+    assert before["step_seconds"]
+    assert "is finished already" in start(*command).stdout
+    assert load_run(tmp_path / "run").info["plan"] == before
 
 
 @pytest.mark.slow

@@ -75,16 +75,16 @@ def test_from_a_folder_through_plan_train_evaluate_predict_and_export_to_onnxrun
 
     trained = vitling("train", images, *TINY, cwd=tmp_path)
     assert "stopped: all 3 epochs are done" in trained
-    assert "next: vitling evaluate runs/images-dhvt_test" in trained
+    assert "next: vitling evaluate runs/images" in trained
 
-    measured = json.loads(vitling("evaluate", "runs/images-dhvt_test", "--json", cwd=tmp_path))
-    predicted = json.loads(vitling("predict", "runs/images-dhvt_test", images / "test", "--json", cwd=tmp_path))
+    measured = json.loads(vitling("evaluate", "runs/images", "--json", cwd=tmp_path))
+    predicted = json.loads(vitling("predict", "runs/images", images / "test", "--json", cwd=tmp_path))
     right = [Path(one["path"]).parent.name == one["classes"][0] for one in predicted]
     assert measured["images"] == len(right) == 30
     assert measured["top1"] == pytest.approx(np.mean(right))
 
     exported = json.loads(
-        vitling("export", "runs/images-dhvt_test", "--to", "onnx", "--out", "model.onnx", "--json", cwd=tmp_path)
+        vitling("export", "runs/images", "--to", "onnx", "--out", "model.onnx", "--json", cwd=tmp_path)
     )
     assert exported["path"] == "model.onnx"
     assert exported["difference"] <= exported["allowed"]

@@ -328,11 +328,23 @@ def difference(known: dict, asked: dict) -> str:
     """The first setting in which two runs differ, as text."""
     if known["budget"] != asked["budget"]:
         return f"its budget is {known['budget'] or 'none'}, not {asked['budget'] or 'none'}"
-    if known.keys() != asked.keys():
-        return "its recipe was planned" if "plan" in known else "its recipe was given, not planned"
-    old, new = (_flat(item.get("recipe") or item["plan"]) for item in (known, asked))
-    key = next(key for key in {**old, **new} if old.get(key) != new.get(key))
+    old, new = _set(known), _set(asked)
+    if "plan" in known or "plan" in asked:  # a plan sets what it likes beside what was asked for
+        keys = [key for key in (new if "plan" in asked else old) if key in old or "recipe" not in known]
+    else:
+        keys = list({**old, **new})
+    key = next((key for key in keys if str(old.get(key)) != str(new.get(key))), None)
+    if key is None:
+        return "its recipe was planned, not given" if "plan" in known else "its recipe was given, not planned"
     return f"its {key} is {old.get(key)!r}, not {new.get(key)!r}"
+
+
+def _set(asked: dict) -> dict:
+    """What a command sets, by key."""
+    if "plan" not in asked:
+        return _flat(asked["recipe"])
+    settings = (text.partition("=") for text in asked["plan"]["settings"])
+    return {**{key.strip(): value.strip() for key, _, value in settings}, "data": asked["plan"]["data"]}
 
 
 def _recipe_file(part: int) -> str:
