@@ -61,6 +61,7 @@ def test_a_bad_image_met_while_streaming_is_one_clear_line(tmp_path, workers):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow  # starts reading processes
 def test_an_epoch_entered_in_the_middle_goes_on_as_it_would_have():
     whole = [batch["image"] for [batch] in loader().epoch(3)]
     rest = [batch["image"] for [batch] in loader().epoch(3, start=2)]

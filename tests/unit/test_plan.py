@@ -81,6 +81,7 @@ def test_photographs_are_larger_on_a_gpu_and_trained_for_longer():
     assert min(cpu.train_size) > min(cpu.img_size)
 
 
+@pytest.mark.slow  # builds every size, several times
 def test_a_longer_budget_changes_the_model_and_not_only_the_epochs():
     data = a_dataset((16, 16), counts=(500, 500))
     models = [chosen(data, budget=seconds).model for seconds in (60, 600, 4_000, 10_000, 30_000)]
@@ -89,6 +90,7 @@ def test_a_longer_budget_changes_the_model_and_not_only_the_epochs():
     assert SIZES.index(fast[1]) > SIZES.index(fast[0])
 
 
+@pytest.mark.slow  # builds the largest networks
 def test_many_photographs_on_a_gpu_get_a_large_network_at_a_large_size():
     few, many = a_survey(train=800, largest=(300, 400)), a_survey(train=50_000, classes=100, largest=(300, 400))
     for seen, least, side in ((few, 1e6, 96), (many, 2e7, 160)):

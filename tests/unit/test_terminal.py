@@ -81,6 +81,7 @@ def test_the_live_bar_follows_a_whole_training_in_a_terminal(tmp_path):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
+@pytest.mark.slow  # a process of its own
 def test_training_in_a_terminal_of_its_own_gets_the_live_bar():
     import pty
 
