@@ -136,8 +136,8 @@ def best_anchor(args: argparse.Namespace, arrays: Path, name: str, minutes: floa
     """The width and the share of cutmix by validation, one seed; then the test split, every seed."""
     tried = [
         run_anchor(args.anchor, arrays, name, minutes, 0, args.threads, split="val", width=width, cutmix=share)
-        for width in WIDTHS[nearest]
-        for share in CUTMIX[nearest]
+        for width in args.widths or WIDTHS[nearest]
+        for share in args.cutmix or CUTMIX[nearest]
     ]
     best = max(tried, key=lambda row: row["top1"])
     for seed in range(args.first_seed, args.first_seed + args.seeds):
@@ -176,6 +176,8 @@ def main() -> None:
     runner.add_argument("--first-seed", type=int, default=0)
     runner.add_argument("--recipes", nargs="*", choices=HOUSE, default=["house"])
     runner.add_argument("--anchor", type=Path)
+    runner.add_argument("--widths", type=int, nargs="+", help="of the anchor, in place of those tried for this length")
+    runner.add_argument("--cutmix", type=float, nargs="+", help="its shares of cutmix, likewise")
     runner.add_argument("--side", type=int, default=64)
     runner.add_argument("--threads", type=int, default=1)
     runner.add_argument("--jobs", type=int, default=2)

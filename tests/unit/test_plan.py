@@ -7,6 +7,7 @@ from vitling.data.sources.dataset import Dataset
 from vitling.data.sources.images import ArrayImages
 from vitling.errors import UserError
 from vitling.models import build_model
+from vitling.models.macs import count_macs
 from vitling.planning.conflicts import find_conflicts, pretrained_hint
 from vitling.planning.expectation import expect
 from vitling.planning.machine import Machine, find_machine
@@ -38,9 +39,14 @@ def a_survey(train=5000, classes=10, largest=(32, 32), smallest=None, channels=3
     return Survey("made", class_counts=counts, channels=channels, **{**known, **sizes, **facts})
 
 
-def a_machine(kind: str = "cpu", images_per_second: float = 600.0) -> Machine:
-    """One that trains every network at the same rate."""
-    return Machine("made", kind, "no", lambda candidate: candidate[0].batch_size / images_per_second)
+def a_machine(kind: str = "cpu", macs_per_second: float = 1e10) -> Machine:
+    """One whose every step takes as long as its multiply-adds say."""
+
+    def step(candidate) -> float:
+        recipe, model, size = candidate
+        return recipe.batch_size * count_macs(model, size) / macs_per_second
+
+    return Machine("made", kind, "no", step)
 
 
 def chosen(dataset: Dataset, *settings: str, kind: str = "cpu", budget: float | None = None, **rate) -> Recipe:
@@ -84,13 +90,12 @@ def test_photographs_are_larger_on_a_gpu_and_trained_for_longer():
 @pytest.mark.slow  # builds every size, several times
 def test_a_longer_budget_changes_the_model_and_not_only_the_epochs():
     data = a_dataset((16, 16), counts=(500, 500))
-    models = [chosen(data, budget=seconds).model for seconds in (60, 600, 4_000, 10_000, 30_000)]
-    assert models == SIZES
-    fast = [chosen(data, budget=60, images_per_second=rate).model for rate in (600, 60_000)]
-    assert SIZES.index(fast[1]) > SIZES.index(fast[0])
+    models = [chosen(data, budget=10.0 * 4**power).model for power in range(11)]
+    assert list(dict.fromkeys(models)) == SIZES  # each larger than the one before
+    fast = chosen(data, budget=10.0, macs_per_second=1e13).model
+    assert SIZES.index(fast) > SIZES.index(models[0])
 
 
-@pytest.mark.slow  # builds the largest networks
 def test_many_photographs_on_a_gpu_get_a_large_network_at_a_large_size():
     few, many = a_survey(train=800, largest=(300, 400)), a_survey(train=50_000, classes=100, largest=(300, 400))
     for seen, least, side in ((few, 1e6, 96), (many, 2e7, 160)):

@@ -16,7 +16,8 @@ from vitling.recipes import Recipe
 from vitling.runs.device import default_device, synchronize
 from vitling.training.random_state import callers_state_kept
 
-TIMED_STEPS = 3  # after one that warms up
+TIMED_STEPS = 3  # after one that warms up; one is enough where it is long
+LONG_STEP_SECONDS = 0.5
 REACHED = 0.3  # of a GPU's dense rate, by networks of this kind in training
 LEAST_STEP_SECONDS = 0.012  # of a GPU: so long it takes to start the kernels of a small network
 
@@ -114,6 +115,8 @@ def measure_step(candidate: Candidate, threads: int | None = None) -> float:
             optimizer.zero_grad()
             synchronize(device)
             seconds.append(time.perf_counter() - began)
+            if len(seconds) > 1 and seconds[-1] > LONG_STEP_SECONDS:
+                break
     return median(seconds[1:])
 
 

@@ -17,6 +17,7 @@ from vitling.data.pipeline.preprocessing import as_size
 from vitling.data.pipeline.training_data import split_training
 from vitling.data.sources.dataset import Dataset
 from vitling.methods import find_omissions
+from vitling.models.macs import count_macs
 from vitling.planning.machine import Machine, parameters
 from vitling.planning.sizes import (
     FULL_SIZE_SIDE,
@@ -153,6 +154,7 @@ def _climb(
 ) -> tuple[Recipe, list[Choice], float]:
     """The largest size that is shown enough images in the time there is, its choices, and how many images that are."""
     taken: tuple[Recipe, list[Choice], float] | None = None
+    macs_per_second = math.inf  # of the size before
     for rung in LADDER:
         base = load_recipe(rung.recipe)
         if "method" in asked:
@@ -165,8 +167,11 @@ def _climb(
         model = build_for(recipe, size, survey)
         views = float(epochs * images)
         if budget_seconds:
+            macs, seconds = count_macs(model, (survey.channels, *size)), TRAINING_SHARE * budget_seconds
+            if macs_per_second / macs * seconds < rung.least_views / 2:
+                break  # hopeless: not worth the time to measure it
             rate = machine.images_per_second((recipe, model, (survey.channels, *size)))
-            views = rate * TRAINING_SHARE * budget_seconds
+            views, macs_per_second = rate * seconds, rate * macs
         by_images = machine.kind == "gpu" and not budget_seconds
         if taken and (images < rung.least_images if by_images else views < rung.least_views):
             break
