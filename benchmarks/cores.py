@@ -6,6 +6,8 @@ A step is forward, backward and optimiser on a batch of random images of 32 pixe
 turns, so that both share the machine's noise. The matmul rate is that of a square product in float32 with as many threads.
 """
 
+import vitling  # isort: skip (before timm: it cures a torchvision wheel that does not match torch)
+
 import argparse
 import time
 from dataclasses import replace
@@ -14,7 +16,6 @@ from statistics import median
 import timm
 import torch
 
-import vitling
 from vitling.models.macs import count_macs
 from vitling.planning.machine import measure_step
 

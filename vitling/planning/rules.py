@@ -50,7 +50,7 @@ class Rung:
 # fmt: off
 LADDER = (
     Rung("vitling/nano",   64,  3.5, 0,          0),
-    Rung("vitling/tiny",   64,  7,   60_000,     0),
+    Rung("vitling/tiny",   64,  7,   45_000,     0),
     Rung("vitling/small",  96,  7,   1_500_000,  0),
     Rung("vitling/medium", 160, 7,   5_000_000,  2_000),
     Rung("vitling/base",   192, 7,   12_000_000, 20_000),
@@ -64,8 +64,8 @@ GPU_VIEWS, GPU_EPOCHS = (
 )  # images shown, least and most; least, usual and most epochs
 
 TINY_SIDE = 16  # below it, moving an image by a pixel makes another image of it
-CUTMIX_EPOCHS = 30  # from which mixed images pay
-STRONG_EPOCHS = 150  # from which RandAugment, erasing and mixup pay too
+CUTMIX_EPOCHS = 50  # from which mixed images pay
+STRONG_EPOCHS = 300  # from which RandAugment, erasing and mixup pay too
 UNBALANCED = 10  # images of the largest class per image of the smallest
 CHECKED_FILES = 5_000  # so many files are tried before training, and the bad ones left out
 
