@@ -91,9 +91,11 @@ def hub(monkeypatch, tmp_path):
     address = f"http://127.0.0.1:{server.server_port}"
     constants = huggingface_hub.constants
     template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, address)
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-    monkeypatch.setattr(constants, "ENDPOINT", address)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    places = {"HUGGINGFACE_CO_URL_TEMPLATE": template, "ENDPOINT": address, "HF_HUB_CACHE": str(tmp_path / "cache")}
+    for name, value in places.items():
+        monkeypatch.setattr(constants, name, value)
+        if hasattr(huggingface_hub.file_download, name):  # old clients have copied it
+            monkeypatch.setattr(huggingface_hub.file_download, name, value)
     yield folders
     server.shutdown()
     server.server_close()
