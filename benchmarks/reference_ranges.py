@@ -25,7 +25,7 @@ from vitling.diagnose.verdict import indicators
 from vitling.files import write_text
 from vitling.recipes import Augment, Optim, Recipe, load_recipe, replace
 from vitling.runs.run import Run
-from vitling.training.loop import train
+from vitling.training.beginning import train
 
 SEEDS = (0, 1)
 CLASSES = 10  # of CIFAR-100's, the first ones by name: 1,000 training images

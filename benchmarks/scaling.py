@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+from results_page import fill
 
 RESULTS = Path(__file__).with_suffix(".jsonl")
 WIDTHS = {1: (8, 12, 16), 5: (12, 16, 24), 20: (16, 24, 32), 60: (24, 32)}
@@ -152,18 +153,22 @@ def interval(values: list[float]) -> str:
     return f"{mean:.2f}" + (f" ± {ci95:.2f}" if len(values) > 1 else "")
 
 
-def table() -> None:
+def table() -> str:
+    """The test accuracy of every cell, as Markdown."""
     rows = [row for row in known().values() if row["split"] == "test"]
-    print(
-        "| data | minutes | recipe | test top-1, % | seeds | parameters | epochs |\n|---|---:|---|---:|---:|---:|---:|"
-    )
+    lines = [
+        "| data | minutes | recipe | test top-1, % | seeds | parameters | epochs |",
+        "|---|---:|---|---:|---:|---:|---:|",
+    ]
     for cell in sorted({(row["data"], row["minutes"], row["recipe"]) for row in rows}):
         same = [row for row in rows if (row["data"], row["minutes"], row["recipe"]) == cell]
         epochs = np.mean([row["epochs"] for row in same])
-        print(
-            f"| {cell[0]} | {cell[1]:g} | {cell[2]} | {interval([row['top1'] for row in same])} | {len(same)} "
+        name = f"{cell[2]}, width {same[0]['width']}" if "width" in same[0] else f"{cell[2]}, `{same[0]['model']}`"
+        lines.append(
+            f"| {cell[0]} | {cell[1]:g} | {name} | {interval([row['top1'] for row in same])} | {len(same)} "
             f"| {same[0]['parameters'] / 1e6:.2f} M | {epochs:.0f} |"
         )
+    return "\n".join(lines)
 
 
 def main() -> None:
@@ -181,9 +186,9 @@ def main() -> None:
     runner.add_argument("--side", type=int, default=64)
     runner.add_argument("--threads", type=int, default=1)
     runner.add_argument("--jobs", type=int, default=2)
-    commands.add_parser("table")
+    commands.add_parser("table", help="write it into docs/results.md")
     args = parser.parse_args()
-    run(args) if args.command == "run" else table()
+    run(args) if args.command == "run" else fill("scaling", table())
 
 
 if __name__ == "__main__":

@@ -32,8 +32,8 @@ _PUBLIC = {
     "reproduce": "vitling.papers.reproduction",
     "save_weights": "vitling.models.weights",
     "study": "vitling.studies.study",
-    "train": "vitling.training.loop",
-    "train_more": "vitling.training.loop",
+    "train": "vitling.training.beginning",
+    "train_more": "vitling.training.beginning",
 }
 _LIGHT = ("vitling.callbacks", "vitling.errors", "vitling.recipes")  # need no torch
 _PACKAGES = ("data", "diagnose", "methods", "models", "recipes")  # as in vitling.diagnose.linear_cka

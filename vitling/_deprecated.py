@@ -69,7 +69,7 @@ MOVED = {
     "study_page": "studies.page",
     "study_results": "evaluation.intervals studies.results",
     "temperature": "evaluation.temperature evaluation.predictions",
-    "train": "training.settings training.signals training.loop",
+    "train": "training.settings training.signals training.beginning training.loop",
     "weights": "models.weights",
     **{f"recipes.{name}": f"recipes.named.{name}" for name in NAMED_RECIPES.split()},
 }

@@ -24,8 +24,8 @@ from vitling.evaluation.temperature import calibrate
 from vitling.planning.plan import plan
 from vitling.recipes import Recipe, load_recipe, override, scale_epochs
 from vitling.runs.run import Run, asked_for
+from vitling.training.beginning import train
 from vitling.training.duration import parse_duration
-from vitling.training.loop import train
 from vitling.training.settings import Settings
 from vitling.training.signals import Interrupted
 

@@ -24,7 +24,7 @@ import vitling
 from vitling.callbacks import Callback
 from vitling.data.pipeline.reading import Reading
 from vitling.recipes import Augment, Optim, Recipe, override, save_recipe
-from vitling.training.loop import train
+from vitling.training.beginning import train
 from vitling.training.settings import Settings
 from vitling.training.signals import Interrupted
 

@@ -17,7 +17,7 @@ from ten_classes import write_ten_classes
 import vitling
 from vitling.callbacks import Callback
 from vitling.recipes import Augment, Optim, Recipe, override, replace, save_recipe
-from vitling.training.loop import train
+from vitling.training.beginning import train
 from vitling.training.settings import Settings
 from vitling.training.signals import Interrupted
 

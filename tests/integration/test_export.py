@@ -15,7 +15,7 @@ from PIL import Image
 from sklearn.datasets import load_digits
 
 from vitling.recipes import Optim, Recipe
-from vitling.training.loop import train
+from vitling.training.beginning import train
 
 pytest.importorskip("onnxruntime", reason='needs pip install "vitling[export]"')
 pytestmark = pytest.mark.slow

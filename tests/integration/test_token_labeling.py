@@ -17,7 +17,7 @@ import vitling
 from vitling.callbacks import Callback
 from vitling.errors import UserError
 from vitling.recipes import Augment, Optim, Recipe, override, replace
-from vitling.training.loop import train
+from vitling.training.beginning import train
 from vitling.training.signals import Interrupted
 
 pytestmark = pytest.mark.slow

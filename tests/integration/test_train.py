@@ -24,7 +24,7 @@ from vitling.methods import Method
 from vitling.recipes import Augment, Optim, Recipe, override, replace
 from vitling.runs.device import default_device
 from vitling.runs.run import Run
-from vitling.training.loop import train
+from vitling.training.beginning import train
 from vitling.training.settings import Settings
 from vitling.training.signals import Interrupted
 

@@ -19,8 +19,8 @@ from vitling.errors import UserError
 from vitling.methods import find_method
 from vitling.recipes import Recipe, from_dict, to_dict
 from vitling.runs.run import Run, asked_for
+from vitling.training.beginning import open_loop
 from vitling.training.budget import MEASURED_SHARE, Speed
-from vitling.training.loop import open_loop
 from vitling.training.measurement import endless_steps
 from vitling.training.random_state import callers_state_kept
 from vitling.training.settings import Settings

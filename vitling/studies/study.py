@@ -20,8 +20,8 @@ from vitling.runs.run import Run
 from vitling.studies.engines.local import Workers
 from vitling.studies.page import study_page
 from vitling.studies.results import Key, Row, Study, evaluation_file, run_label, slug
+from vitling.training.beginning import train
 from vitling.training.budget import fit_to_budget
-from vitling.training.loop import train
 from vitling.training.settings import Settings, check_precision
 from vitling.training.signals import Interrupted, stop_on_signals
 

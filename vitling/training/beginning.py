@@ -1,0 +1,328 @@
+"""train(recipe, run_dir): a run begins, resumes, or is trained further. Everything up to its first step; the steps are the loop's."""
+
+from contextlib import nullcontext
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from accelerate import Accelerator
+
+from vitling.callbacks import Callback
+from vitling.data.pipeline.preprocessing import as_size
+from vitling.data.pipeline.training_data import TrainingData, prepare_training_data
+from vitling.data.sources.dataset import Dataset
+from vitling.errors import UserError
+from vitling.methods import Preparation, prepare_method
+from vitling.models import default_size
+from vitling.optim import Schedule
+from vitling.recipes import Recipe, from_dict, scale_epochs, to_dict
+from vitling.runs.run import Run, asked_for, environment, load_run, recipe_digest
+from vitling.training.budget import (
+    FIRST_RUN_SHARE,
+    LEAST_STEPS,
+    MOST_EPOCHS,
+    Speed,
+    Timekeeper,
+    steps_within,
+)
+from vitling.training.course import Course
+from vitling.training.loop import Loop
+from vitling.training.measurement import measure_speed, try_a_step
+from vitling.training.random_state import callers_state_kept
+from vitling.training.settings import Settings
+from vitling.training.setup import Setup, build_setup, create_accelerator
+from vitling.training.signals import StopRequest, stop_on_signals
+from vitling.training.state import State
+
+MORE_LR = 0.5  # of the peak learning rate, where a finished run is trained further
+
+
+def train(
+    recipe: Recipe,
+    run_dir: str | Path,
+    *,
+    settings: Settings | None = None,
+    dataset: Dataset | None = None,
+    asked: dict | None = None,
+    planned: dict | None = None,
+    callback: Callback | None = None,
+) -> Run:
+    """Train a recipe into a run directory; into the same directory again, resume it.
+
+    `dataset` is the recipe's data where it has been opened already, as by `vitling.plan`. `asked` is what was asked for where that is
+    not the recipe itself, but data to plan one for; `planned` is the record of that plan, which the run keeps. The best weights'
+    predictions on the validation images are passed on in the run that is returned.
+    """
+    settings, callback = settings or Settings(), callback or Callback()
+    with callers_state_kept():
+        accelerator = create_accelerator(settings, run_dir)
+        run = train_into(Run(run_dir), recipe, settings, callback, accelerator, dataset, asked, planned)
+        accelerator.end_training()
+    return run
+
+
+def train_more(
+    run_dir: str | Path,
+    seconds: float,
+    *,
+    settings: Settings | None = None,
+    dataset: Dataset | None = None,
+    callback: Callback | None = None,
+) -> Run:
+    """Train a finished run further: a new schedule of so many seconds from its last weights. Interrupted, the same call resumes.
+
+    The run keeps everything: its logs grow, each part of it stands in run.json, and `best` stays the best of all parts.
+    """
+    settings, callback = settings or Settings(), callback or Callback()
+    run = load_run(run_dir)
+    with callers_state_kept():
+        accelerator = create_accelerator(settings, run_dir)
+        with run.locked() if accelerator.is_main_process else nullcontext():
+            if accelerator.is_main_process:
+                run.claim_more(seconds)
+            accelerator.wait_for_everyone()
+            _train_rest(run, run.recipe, run.info["asked"], settings, callback, accelerator, dataset)
+        accelerator.end_training()
+    return run
+
+
+def train_into(
+    run: Run,
+    recipe: Recipe,
+    settings: Settings,
+    callback: Callback,
+    accelerator: Accelerator,
+    dataset: Dataset | None = None,
+    asked: dict | None = None,
+    planned: dict | None = None,
+) -> Run:
+    """The same on devices that are set up already: nothing where the run is finished, else what is left of it."""
+    recipe = from_dict(to_dict(recipe))  # declared types, as if read from its file: the run is compared with that
+    with run.locked() if accelerator.is_main_process else nullcontext():
+        asked = asked or asked_for(recipe, settings.budget_seconds)
+        resuming = run.claim(asked)
+        accelerator.wait_for_everyone()
+        if run.finished:
+            callback.log(f"{run.path} is finished already: {run.info['stopped']}.")
+            return run
+        if resuming and (run.path / "recipe.yaml").exists():  # written last when a run begins
+            recipe = run.recipe  # resolved when the run began
+        elif planned and accelerator.is_main_process:
+            run.update(plan=planned)
+        _train_rest(run, recipe, asked, settings, callback, accelerator, dataset)
+    return run
+
+
+def _train_rest(
+    run: Run,
+    recipe: Recipe,
+    asked: dict,
+    settings: Settings,
+    callback: Callback,
+    accelerator: Accelerator,
+    dataset: Dataset | None,
+) -> None:
+    if run.part > 1:  # whoever resumes it, and with whichever command
+        settings = replace(settings, budget_seconds=run.info["more_seconds"][-1])
+    with stop_on_signals() as stop:
+        open_loop(run, recipe, asked, settings, callback, accelerator, stop, dataset).run_to_end()
+
+
+def open_loop(
+    run: Run,
+    recipe: Recipe,
+    asked: dict,
+    settings: Settings,
+    callback: Callback,
+    accelerator: Accelerator,
+    stop: StopRequest,
+    dataset: Dataset | None = None,
+) -> Loop:
+    """A run at its first step, or at that of its last checkpoint: data read, method prepared, everything built."""
+    data = _read_data(recipe, settings, callback, accelerator, dataset)
+    checkpoint, recipe = _read_checkpoint(
+        run, replace(recipe, img_size=data.preprocessing.size, channels=data.preprocessing.channels), data, callback
+    )
+    preparation = _preparation(run, recipe, data, asked, settings, callback, accelerator)
+    setup = build_setup(
+        recipe,
+        data,
+        accelerator,
+        method_args=prepare_method(recipe.method, preparation, recipe.method_args),
+        load_init=checkpoint is None,
+        callback=callback,
+    )
+    begins = checkpoint is None or checkpoint.get("part", 1) < run.part
+    state, timekeeper = State.begin(setup), None
+    if checkpoint is not None:
+        state.restore(checkpoint, setup, settings.threads)
+    if begins:
+        try_a_step(setup, settings.threads or run.info.get("environment", {}).get("threads"))
+        if state.step:
+            state.begin_part(run.part)
+            _lower_rate(setup)
+        state.course = Course.straight(setup.total_steps, start=state.step)
+        if settings.budget_seconds:
+            timekeeper = _fit_to_budget(setup, state, settings, callback)
+    else:
+        callback.log(f"resuming {run.path} at step {state.step}")
+        if settings.budget_seconds:
+            timekeeper = _resumed_timekeeper(run, setup, state, settings.budget_seconds)
+    schedule = Schedule(
+        setup.optimizer, setup.recipe, setup.steps_per_epoch
+    )  # refuses what cannot be, before it is written
+    if accelerator.is_main_process:
+        if checkpoint is None:
+            run.cut_logs(dict.fromkeys([*run.sizes(), "budget.jsonl"], 0))
+            _describe(run, setup, asked, settings)
+        else:
+            run.cut_logs(checkpoint["logs"])
+            run.update(status="running")
+        if begins:
+            run.save_recipe(setup.recipe)
+            if timekeeper:
+                run.append("budget.jsonl", _first_look(state, timekeeper))
+    if settings.trackers:
+        accelerator.init_trackers("vitling", config={"model": recipe.model, "data": recipe.data})
+    if state.compiled:
+        setup.method.compile_networks()
+    loop = Loop(setup, state, schedule, run, settings, callback, stop, timekeeper)
+    if begins and state.part > 1:
+        loop.save_checkpoint()  # from here on this part resumes as itself
+    return loop
+
+
+def _lower_rate(setup: Setup) -> None:
+    """A trained network is not sent back to the start by the rate that it began with."""
+    recipe = setup.recipe
+    setup.change_recipe(replace(recipe, optim=replace(recipe.optim, lr=MORE_LR * recipe.optim.lr)))
+    for group in setup.optimizer.param_groups:
+        for name in ("lr", "initial_lr"):
+            group[name] = MORE_LR * group.get(name, group["lr"])
+
+
+def _fit_to_budget(setup: Setup, state: State, settings: Settings, callback: Callback) -> Timekeeper:
+    """As many steps as the budget allows at the speed of the first ones. What comes later moves the end, see `Timekeeper`."""
+    budget = settings.budget_seconds
+    assert budget is not None
+    speed = measure_speed(setup, settings.began, budget)
+    left = budget - settings.reserve_seconds - speed.fixed - speed.validation
+    steps = steps_within(speed, left)
+    if steps < LEAST_STEPS:
+        raise UserError(
+            f"a step of {setup.recipe.model} takes about {speed.step:.2g} s here, and setup leaves {max(left, 0):.1f} s of the budget of "
+            f"{budget:g} s, less than {LEAST_STEPS} steps; raise the budget, lower batch_size or choose a smaller model."
+        )
+    epochs = min(max(1, round(steps / setup.steps_per_epoch)), MOST_EPOCHS)
+    setup.change_recipe(scale_epochs(setup.recipe, epochs))
+    state.course = Course.straight(setup.total_steps, start=state.step)
+    if state.step + steps != state.course.end and epochs < MOST_EPOCHS:
+        state.course.move_end(state.step, state.step + steps)
+    shown = steps / setup.steps_per_epoch
+    callback.log(f"a step takes {1000 * speed.step:.0f} ms, so the budget allows {shown:.3g} epochs")
+    return Timekeeper.begin(state.course, speed, budget - settings.reserve_seconds)
+
+
+def _first_look(state: State, timekeeper: Timekeeper) -> dict:
+    """What a resumed run needs to know of the budget, beside the looks that follow."""
+    return {
+        "step": state.step,
+        "end": state.course.end,
+        "part": state.part,
+        "every": timekeeper.every,
+        "seconds_allowed": timekeeper.seconds,
+        "speed": asdict(timekeeper.speed),
+    }
+
+
+def _resumed_timekeeper(run: Run, setup: Setup, state: State, budget: float) -> Timekeeper:
+    looks = run.budget_looks(state.part)
+    first = looks[0]
+    later = [look for look in looks[1:] if look["step"] >= state.step]
+    speed = Speed.from_dict(first["speed"])
+    return Timekeeper(state.course, speed, first["seconds_allowed"], every=first["every"], recorded=later)
+
+
+def _read_data(
+    recipe: Recipe, settings: Settings, callback: Callback, accelerator: Accelerator, dataset: Dataset | None
+) -> TrainingData:
+    size = as_size(recipe.img_size) or default_size(recipe.model)
+    with accelerator.main_process_first():  # one process downloads, the others find the files
+        data = prepare_training_data(recipe, settings.reading, model_size=size, dataset=dataset, callback=callback)
+    for note in data.dataset.notes:
+        callback.log(note)
+    return data
+
+
+def _read_checkpoint(run: Run, recipe: Recipe, data: TrainingData, callback: Callback) -> tuple[dict | None, Recipe]:
+    """The newest checkpoint that is whole, if it is of this run's recipe and this data; and the recipe of the part it is from."""
+    checkpoint, corrupted = run.load_checkpoint()
+    for line in corrupted:
+        callback.log(line)
+    if checkpoint is not None and (part := checkpoint.get("part", 1)) > 1:
+        recipe = run.part_recipe(part)
+    if checkpoint is not None and checkpoint["recipe"] != recipe_digest(recipe):
+        raise UserError(
+            f"the checkpoint in {run.path} is of another recipe than its recipe.yaml; "
+            "restore that file, or train into another folder."
+        )
+    if checkpoint is not None and checkpoint["data"] != data.dataset.fingerprint:
+        raise UserError(
+            f"the data {recipe.data} has changed since {run.path} was interrupted; "
+            "restore it, or train into another folder."
+        )
+    return checkpoint, recipe
+
+
+def _preparation(
+    run: Run,
+    recipe: Recipe,
+    data: TrainingData,
+    asked: dict,
+    settings: Settings,
+    callback: Callback,
+    accelerator: Accelerator,
+) -> Preparation:
+    """What the method may do before it is built. All of it is part of this run, and found again when the run resumes."""
+
+    def begin() -> None:
+        if accelerator.is_main_process:
+            run.update(asked=asked, status="preparing")
+        accelerator.wait_for_everyone()
+
+    def train_first(first: Recipe, name: str) -> Run:
+        begin()
+        budget = settings.budget_seconds
+        own = replace(settings, trackers=(), budget_seconds=budget and budget * FIRST_RUN_SHARE)
+        trained = train_into(Run(run.path / name), first, own, callback, accelerator, data.dataset)
+        accelerator.free_memory()  # forgets the network and its optimiser
+        return trained
+
+    def once(function):
+        begin()
+        with accelerator.main_process_first():
+            return function()
+
+    return Preparation(recipe, data, run.path, callback, train_first, once)
+
+
+def _describe(run: Run, setup: Setup, asked: dict, settings: Settings) -> None:
+    """Write down what this run is, before its first step."""
+    data = setup.data
+    run.update(
+        asked=asked,
+        status="running",
+        class_names=data.class_names,
+        preprocessing=data.preprocessing,
+        data=dict(
+            name=data.dataset.name,
+            fingerprint=data.dataset.fingerprint,
+            train_images=len(data.train),
+            val_images=len(data.val),
+            skipped=data.dataset.skipped,
+            splits=sorted(data.dataset.splits),
+        ),
+        parameters=sum(p.numel() for p in setup.model.parameters()),
+        environment=environment(),
+        precision=settings.precision,
+        processes=setup.accelerator.num_processes,
+    )
