@@ -135,14 +135,17 @@ def run(args: argparse.Namespace) -> None:
 
 def best_anchor(args: argparse.Namespace, arrays: Path, name: str, minutes: float, nearest: int) -> None:
     """The width and the share of cutmix by validation, one seed; then the test split, every seed."""
-    tried = [
-        run_anchor(args.anchor, arrays, name, minutes, 0, args.threads, split="val", width=width, cutmix=share)
+    candidates = [
+        dict(width=width, cutmix=share)
         for width in args.widths or WIDTHS[nearest]
         for share in args.cutmix or CUTMIX[nearest]
     ]
-    best = max(tried, key=lambda row: row["top1"])
+
+    def validated(candidate: dict) -> float:
+        return run_anchor(args.anchor, arrays, name, minutes, 0, args.threads, split="val", **candidate)["top1"]
+
+    chosen = max(candidates, key=validated) if len(candidates) > 1 else candidates[0]
     for seed in range(args.first_seed, args.first_seed + args.seeds):
-        chosen = dict(width=best["width"], cutmix=best["cutmix"])
         run_anchor(args.anchor, arrays, name, minutes, seed, args.threads, split="test", **chosen)
 
 

@@ -119,6 +119,7 @@ def test_a_device_that_is_elsewhere_is_known_by_name_and_slower_ones_take_longer
 def test_augmentation_grows_with_the_number_of_epochs():
     data = a_dataset((16, 16), counts=(500, 500))
     short, medium, long = (chosen(data, f"epochs={epochs}") for epochs in (5, 60, 400))
+    assert short.augment.color_jitter == 0 < medium.augment.color_jitter
     assert "cutmix" not in short.method_args
     assert medium.method_args["cutmix"]
     assert not medium.augment.randaugment
