@@ -69,6 +69,7 @@ def test_an_epoch_entered_in_the_middle_goes_on_as_it_would_have():
     assert all(torch.equal(a, b) for a, b in zip(whole[2:], rest, strict=True))
 
 
+@pytest.mark.slow  # starts reading processes
 def test_two_processes_share_the_batch_of_one():
     one = next(iter(loader().epoch(0)))[0]
     two = [next(iter(loader(rank=rank, world=2).epoch(0)))[0] for rank in (0, 1)]

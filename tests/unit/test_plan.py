@@ -96,6 +96,7 @@ def test_a_longer_budget_changes_the_model_and_not_only_the_epochs():
     assert SIZES.index(fast) > SIZES.index(models[0])
 
 
+@pytest.mark.slow  # builds the largest networks
 def test_many_photographs_on_a_gpu_get_a_large_network_at_a_large_size():
     few, many = a_survey(train=800, largest=(300, 400)), a_survey(train=50_000, classes=100, largest=(300, 400))
     for seen, least, side in ((few, 1e6, 96), (many, 2e7, 160)):

@@ -223,6 +223,7 @@ def test_sizes_are_counted_now_and_stand_beside_the_papers():
     assert sizes["ResNet-18, CIFAR-10"].parameters == 11_173_962
 
 
+@pytest.mark.slow  # builds the papers' networks
 def test_a_plan_at_the_papers_scale_estimates_from_macs():
     result = preview(Request("diagnosis/table1", rows="CIFAR-10", seeds=2))
     vit, resnet = (result.seconds[r.line.study_name] for r in result.results[:2])
