@@ -361,6 +361,7 @@ def test_every_row_of_the_papers_tables_is_a_recipe():
     assert {f"cifar100_vit_s_{row}" for row in [*table_4, "joint_base_agent"]} | {"cifar100_agent_s_base"} <= names
 
 
+@pytest.mark.slow  # builds the paper's networks
 @pytest.mark.parametrize(
     "name", [n for n in named_recipes() if n.startswith("bootstrapping/") and ("cifar100_" in n or "nano" in n)]
 )

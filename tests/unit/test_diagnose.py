@@ -182,6 +182,7 @@ def output_of(model: nn.Module, name: str, images: torch.Tensor) -> torch.Tensor
     return seen[0].double().reshape(len(images), -1)
 
 
+@pytest.mark.slow  # four pairs of networks
 @pytest.mark.parametrize(
     ("one", "other"),
     [("diag_vit_test", "diag_resnet18_test"), ("dhvt_test", "boot_vit_test"), ("vit", "resnet"), ("swin", "deit")],

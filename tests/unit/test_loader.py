@@ -39,6 +39,7 @@ def test_streamed_images_are_augmented_like_resident_ones():
         assert torch.equal(a["label"], b["label"])
 
 
+@pytest.mark.slow  # starts reading processes, which take seconds to end
 def test_workers_give_the_same_batches_as_none():
     images, labels = images_and_labels()
     fit = dict(size=(8, 8), fit="resize", channels=1, max_value=255)
@@ -48,6 +49,7 @@ def test_workers_give_the_same_batches_as_none():
             assert torch.equal(a["image"], b["image"])
 
 
+@pytest.mark.slow  # starts reading processes, which take seconds to end
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_bad_image_met_while_streaming_is_one_clear_line(tmp_path, workers):
     for i in range(8):
@@ -61,7 +63,6 @@ def test_a_bad_image_met_while_streaming_is_one_clear_line(tmp_path, workers):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.slow  # starts reading processes
 def test_an_epoch_entered_in_the_middle_goes_on_as_it_would_have():
     whole = [batch["image"] for [batch] in loader().epoch(3)]
     rest = [batch["image"] for [batch] in loader().epoch(3, start=2)]
@@ -69,7 +70,6 @@ def test_an_epoch_entered_in_the_middle_goes_on_as_it_would_have():
     assert all(torch.equal(a, b) for a, b in zip(whole[2:], rest, strict=True))
 
 
-@pytest.mark.slow  # starts reading processes
 def test_two_processes_share_the_batch_of_one():
     one = next(iter(loader().epoch(0)))[0]
     two = [next(iter(loader(rank=rank, world=2).epoch(0)))[0] for rank in (0, 1)]

@@ -109,7 +109,6 @@ def test_a_measure_of_each_kind_that_is_only_listed_is_in_the_json_on_the_page_a
     assert numbers["indicators"]["token norm"] == finding["value"]
 
 
-@pytest.mark.slow  # ten seconds of measures
 def test_a_measure_sees_every_image_once(more_measures):
     (result,) = diagnose(small_vit(), data="digits", images=70)
     measured, index = result.measurements, torch.arange(70)
