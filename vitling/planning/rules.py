@@ -219,7 +219,7 @@ def _family(recipe: Recipe, model: nn.Module, views: float, rung: Rung) -> Choic
         "model",
         f"{recipe.model}, {parameters(model) / 1e6:.2g} M parameters",
         f"a ViT with a convolutional stem; about {views:,.0f} images can be shown to it in this time{bound}",
-        "accuracy over wall time of each size (docs/results.md)",
+        "how sure each step of this ladder is: docs/planning.md",
         changes={"model": recipe.model},
     )
 
@@ -295,19 +295,25 @@ def _augmentation(survey: Survey, size: tuple[int, int], epochs: int, asked: set
     mixes = "method" not in asked  # other methods have labels of their own
     if epochs >= STRONG_EPOCHS and mixes:
         reason = f"crops, RandAugment, erasing, mixup and cutmix; {mirrored}"
-        return Choice("augmentation", "strong", reason, "measured by length (docs/results.md)", {**changes, **STRONG})
+        return Choice(
+            "augmentation", "strong", reason, "the 300-epoch rows of DHVT, T2T-ViT and DeiT", {**changes, **STRONG}
+        )
     if epochs >= CUTMIX_EPOCHS and mixes:
         reason = f"crops, {'changed colours, ' if jitter else ''}and cutmix on half of the images; {mirrored}"
-        return Choice("augmentation", "moderate", reason, "measured by length (docs/results.md)", {**changes, **MIXED})
+        return Choice("augmentation", "moderate", reason, "single runs (docs/results.md)", {**changes, **MIXED})
     reason = f"crops, {'changed colours, ' if jitter else ''}{mirrored}; stronger augmentation pays in longer runs"
-    return Choice("augmentation", "light", reason, "measured by length (docs/results.md)", changes)
+    return Choice("augmentation", "light", reason, "single runs (docs/results.md)", changes)
 
 
 def _average(base: Recipe) -> Choice:
     on = base.ema_decay > 0
-    reason = "the average of the last weights is better than the last ones" if on else "too few steps to average over"
+    reason = (
+        "as is usual in long runs"
+        if on
+        else "the schedule ends at a rate of almost 0, which does as much in a short run"
+    )
     value = f"on, ema_decay={base.ema_decay}" if on else "off"
-    return Choice("averaging", value, reason, "measured by length (docs/results.md)", {"ema_decay": base.ema_decay})
+    return Choice("averaging", value, reason, changes={"ema_decay": base.ema_decay})
 
 
 def _omissions(recipe: Recipe) -> list[Choice]:

@@ -166,7 +166,7 @@ def open_loop(
     else:
         callback.log(f"resuming {run.path} at step {state.step}")
         if settings.budget_seconds:
-            timekeeper = _resumed_timekeeper(run, setup, state, settings.budget_seconds)
+            timekeeper = _resumed_timekeeper(run, state)
     schedule = Schedule(
         setup.optimizer, setup.recipe, setup.steps_per_epoch
     )  # refuses what cannot be, before it is written
@@ -234,7 +234,8 @@ def _first_look(state: State, timekeeper: Timekeeper) -> dict:
     }
 
 
-def _resumed_timekeeper(run: Run, setup: Setup, state: State, budget: float) -> Timekeeper:
+def _resumed_timekeeper(run: Run, state: State) -> Timekeeper:
+    """As the process that was interrupted had it, with the looks that are to be repeated."""
     looks = run.budget_looks(state.part)
     first = looks[0]
     later = [look for look in looks[1:] if look["step"] >= state.step]
