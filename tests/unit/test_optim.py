@@ -172,6 +172,11 @@ def test_the_cosine_of_bootstrapping_is_met():
     assert rates(recipe, map(int, wanted)) == pytest.approx(list(wanted.values()), rel=1e-6)
 
 
+def test_a_linear_schedule_is_a_triangle():
+    optim = Optim(lr=1.0, warmup_epochs=2, warmup_lr=0.0, min_lr=0.0, schedule="linear", schedule_per="epoch")
+    assert rates(Recipe(epochs=10, optim=optim), [0, 1, 2, 6, 10]) == pytest.approx([0, 0.5, 1, 0.5, 0])
+
+
 def test_muon_orthogonalises_as_timm_does_in_float32():
     from timm.optim.muon import zeropower_via_newtonschulz
 

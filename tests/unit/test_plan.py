@@ -12,8 +12,9 @@ from vitling.planning.conflicts import find_conflicts, pretrained_hint
 from vitling.planning.expectation import expect
 from vitling.planning.machine import Machine, find_machine
 from vitling.planning.plan import plan
+from vitling.planning.probe import probe_accuracy
 from vitling.planning.rules import choose
-from vitling.planning.survey import Copies, Survey, neighbour_accuracy, survey_data
+from vitling.planning.survey import Copies, Survey, survey_data
 from vitling.recipes import DEFAULT, Recipe, load_recipe, named_recipes, override
 
 SIZES = [f"hybrid_vit_{size}" for size in ("nano", "tiny", "small", "medium", "base")]
@@ -34,7 +35,7 @@ def a_dataset(size=(32, 32), channels=3, counts=(60, 60), **splits) -> Dataset:
 
 def a_survey(train=5000, classes=10, largest=(32, 32), smallest=None, channels=3, **facts) -> Survey:
     counts = {str(i): train // classes for i in range(classes)}
-    known = dict(images={"train": train, "test": 1000}, bits=8, unreadable=[], neighbour_accuracy=0.5)
+    known = dict(images={"train": train, "test": 1000}, bits=8, unreadable=[], probe_accuracy=0.5)
     sizes = dict(smallest=smallest or largest, median=largest, largest=largest)
     return Survey("made", class_counts=counts, channels=channels, **{**known, **sizes, **facts})
 
@@ -235,26 +236,32 @@ def test_published_weights_are_recommended_for_few_colour_photographs_only():
         assert not pretrained_hint(other, Recipe())
 
 
-def test_expectations_lie_around_what_needs_no_learning_and_widen_with_few_test_images():
-    band = expect(a_survey())
-    assert 0.1 < band.low < 0.5 < band.high < 1
-    few = expect(a_survey(images={"train": 5000, "test": 20}))
+def test_expectations_rise_with_the_images_shown_and_widen_with_few_test_images():
+    band = expect(a_survey(), 200_000)
+    assert 0.1 < band.low < band.high < 1
+    assert expect(a_survey(), 2_000_000).low > band.low > expect(a_survey(), 20_000).low
+    few = expect(a_survey(images={"train": 5000, "test": 20}), 200_000)
     assert few.low < band.low
     assert few.high > band.high
-    assert expect(a_survey(train=200)).high < expect(a_survey(train=50_000)).high
-    assert expect(a_survey(neighbour_accuracy=0.99)).low > 0.9
-    assert expect(a_survey(neighbour_accuracy=0.0, images={"train": 5000})).low >= 0
+    assert expect(a_survey(probe_accuracy=0.99), 200_000).low > 0.9
 
 
-def test_a_neighbour_of_the_same_class_counts():
+def test_nothing_is_promised_where_the_labels_may_be_noise():
+    assert expect(a_survey(probe_accuracy=0.11), 200_000).low < 0.1
+
+
+def test_a_probe_learns_what_patches_show_and_nothing_from_noise():
     import torch
 
     rng = np.random.default_rng(0)
-    kinds = rng.integers(0, 256, (3, 1, 32, 32))
-    labels = np.arange(60) % 3
-    pixels = np.clip(kinds[labels] + rng.normal(0, 5, (60, 1, 32, 32)), 0, 255).astype(np.uint8)
-    assert neighbour_accuracy(torch.tensor(pixels), torch.tensor(labels)) == 1.0
-    assert neighbour_accuracy(torch.tensor(pixels), torch.arange(60)) == 0.0
+    labels = torch.arange(120) % 3
+    stripes = np.stack([np.indices((32, 32))[0] * 40, np.indices((32, 32))[1] * 40, np.indices((32, 32)).sum(0) * 40])
+    pixels = (stripes[labels][:, None] + rng.integers(0, 60, (120, 1, 32, 32))) % 256
+    assert probe_accuracy(torch.tensor(pixels, dtype=torch.uint8), labels) > 0.95
+    noise = torch.tensor(rng.integers(0, 256, (120, 1, 32, 32)), dtype=torch.uint8)
+    assert probe_accuracy(noise, labels) < 0.5
+    assert probe_accuracy(torch.zeros_like(noise), labels) < 0.5
+    assert probe_accuracy(noise[:1], labels[:1]) == 0
 
 
 def test_a_survey_counts_splits_classes_copies_and_leaks():
@@ -269,7 +276,7 @@ def test_a_survey_counts_splits_classes_copies_and_leaks():
     assert seen.leaks == {"test": Copies(1, [("test[2]", "train[11]")]), "val": Copies(0, [])}
     assert seen.looked_at == seen.total == 64
     brief = survey_data(data, brief=True)
-    assert brief.copies is brief.leaks is brief.neighbour_accuracy is None
+    assert brief.copies is brief.leaks is brief.probe_accuracy is None
 
 
 def test_large_data_is_looked_at_in_part(monkeypatch):

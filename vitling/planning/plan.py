@@ -122,7 +122,8 @@ def plan(
         speed = _measure(dataset, recipe, part, Settings(threads=threads, reading=reading), callback)
     if budget_seconds:
         recipe, choices = _fit(recipe, choices, speed, budget_seconds)
-    return replace(result, recipe=recipe, choices=choices, speed=speed, expected=expect(seen))
+    images_shown = recipe.epochs * speed.steps_per_epoch * recipe.batch_size
+    return replace(result, recipe=recipe, choices=choices, speed=speed, expected=expect(seen, images_shown))
 
 
 def _agreed(decided: tuple[Recipe, list[Choice]]) -> tuple[Recipe, list[Choice]]:

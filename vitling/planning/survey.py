@@ -12,13 +12,13 @@ from vitling.data.pipeline.preprocessing import SMALL_SIDE
 from vitling.data.sources.dataset import Dataset
 from vitling.data.sources.images import ArrayImages, BadImage, Images, evenly, load_image
 from vitling.data.threads import map_threads
-from vitling.planning.near_duplicates import EXACT, FEW_VALUES, MAX_DIFFERENCE, SIDE, find_near_duplicates, standardised
+from vitling.planning.near_duplicates import EXACT, FEW_VALUES, MAX_DIFFERENCE, SIDE, find_near_duplicates
+from vitling.planning.probe import probe_accuracy
 
 HEADS = 2000  # images of the training split whose size is read
 MOST_FILES, MOST_ROWS = 20_000, 60_000  # images that are looked at: files must be decoded, arrays hardly
 SHOWN = 5  # pairs of copies that are named
 CHUNK = 64
-QUERIES, REFERENCES = 1000, 10_000  # of the nearest-neighbour vote
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,9 @@ class Survey:
     looked_at: int | None = None  # images whose pixels were read
     copies: Copies | None = None  # inside the training split
     leaks: dict[str, Copies] | None = None  # of each other split: its images that look like one of the training split
-    neighbour_accuracy: float | None = None  # of a nearest-neighbour vote on thumbnails, inside the training split
+    probe_accuracy: float | None = (
+        None  # of a linear classifier on fixed features of thumbnails, inside the training split
+    )
 
     @property
     def total(self) -> int:
@@ -124,7 +126,7 @@ def _look_at_pixels(dataset: Dataset, short_side: int, callback: Callback) -> di
         looked_at=sum(map(len, seen.values())),
         copies=copies("train"),
         leaks={split: copies(split, thumbnails["train"]) for split in others},
-        neighbour_accuracy=neighbour_accuracy(thumbnails["train"], torch.as_tensor(seen["train"].labels)),
+        probe_accuracy=probe_accuracy(thumbnails["train"], torch.as_tensor(seen["train"].labels)),
     )
 
 
@@ -145,13 +147,3 @@ def _thumbnails(images: Images, dataset: Dataset, task: str, callback: Callback)
     for stop in map_threads(load, range(0, len(images), CHUNK)):
         callback.on_progress(task, stop, len(images))
     return pixels[torch.from_numpy(good)], good
-
-
-def neighbour_accuracy(thumbnails: Tensor, labels: Tensor) -> float:
-    """How often an image's nearest other image, thumbnail against thumbnail, is of its class: what needs no learning."""
-    kept = torch.from_numpy(evenly(len(labels), REFERENCES))
-    pixels, labels = standardised(thumbnails[kept]), labels[kept]
-    queries = torch.from_numpy(evenly(len(labels), QUERIES))
-    similarity = pixels[queries] @ pixels.T
-    similarity[torch.arange(len(queries)), queries] = -torch.inf
-    return (labels[similarity.argmax(dim=1)] == labels[queries]).float().mean().item()

@@ -37,7 +37,7 @@ class Optim:
     momentum: float = 0.9
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
-    schedule: Literal["cosine", "step", "constant"] = "cosine"
+    schedule: Literal["cosine", "linear", "step", "constant"] = "cosine"
     schedule_per: Literal["step", "epoch"] = "step"
     schedule_lag_epochs: int = 0  # DHVT's release trains its first two epochs at the first epoch's rate
     warmup_epochs: float = 5.0

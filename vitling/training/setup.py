@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
+from accelerate.utils import broadcast
 from torch import Tensor, nn
 
 from vitling.callbacks import Callback
@@ -91,6 +92,8 @@ def build_setup(
         world=accelerator.num_processes,
         with_geometry=method.wants_geometry,
     )
+    if load_init and not recipe.init and hasattr(model, "init_from_images"):
+        _init_from_images(model, loader)
     sam = SAM(prepared.parameters(), recipe.optim.sam_rho) if recipe.optim.sam_rho else None
     return Setup(recipe, data, accelerator, accelerator.unwrap_model(prepared), prepared, optimizer, loader, sam)
 
@@ -124,6 +127,14 @@ def create_model(recipe: Recipe, data: TrainingData, with_init: bool = True) -> 
     freeze(model, recipe.freeze)
     check_patterns(model, recipe.optim.lr_factors, "optim.lr_factors")
     return model, what_was_loaded
+
+
+def _init_from_images(model: nn.Module, loader: TrainLoader) -> None:
+    """Show the model a first batch, for what it takes from images rather than learns; equal in all processes."""
+    [first, *_] = next(loader.epoch(0, stop=1))
+    model.init_from_images(first["image"])
+    for value in model.state_dict().values():
+        broadcast(value)
 
 
 def create_augment(recipe: Recipe, data: TrainingData) -> Augment:

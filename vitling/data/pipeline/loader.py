@@ -159,8 +159,8 @@ class TrainLoader:
                 f"try batch_size={max(1, recipe.batch_size // (world * recipe.accumulate)) * world * recipe.accumulate}."
             )
 
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[list[dict[str, Tensor]]]:
-        """The steps of an epoch from number `start` on."""
+    def epoch(self, epoch: int, start: int = 0, stop: int | None = None) -> Iterator[list[dict[str, Tensor]]]:
+        """The steps of an epoch from number `start` on, all or up to number `stop`."""
         recipe = self.recipe
         order = epoch_order(
             self.source.labels,
@@ -169,7 +169,8 @@ class TrainLoader:
             repeats=recipe.augment.repeats,
         )
         size = recipe.batch_size
-        plan = [order[i * size : (i + 1) * size][self.rank :: self.world] for i in range(start, self.steps_per_epoch)]
+        steps = range(start, self.steps_per_epoch if stop is None else stop)
+        plan = [order[i * size : (i + 1) * size][self.rank :: self.world] for i in steps]
         for offset, batch in enumerate(self.source.batches(plan)):
             step = epoch * self.steps_per_epoch + start + offset
             draws = self.augment.draw(size, generator_for(recipe.seed, "augment", step))
