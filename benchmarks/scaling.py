@@ -23,6 +23,8 @@ import numpy as np
 from results_page import fill
 
 RESULTS = Path(__file__).with_suffix(".jsonl")
+PICTURE = Path(__file__).parents[1] / "docs" / "images" / "scaling.png"
+SERIES = ("#3987e5", "#d95926", "#199e70", "#c98500", "#9085e9")
 WIDTHS = {1: (8, 12, 16), 5: (12, 16, 24), 20: (16, 24, 32), 60: (24, 32)}
 CUTMIX = {1: (0.0,), 5: (0.0, 0.5), 20: (0.5,), 60: (0.5,)}
 HOUSE = {  # what is compared, as changes to `vitling train DATA`
@@ -174,6 +176,35 @@ def table() -> str:
     return "\n".join(lines)
 
 
+def draw() -> None:
+    """Accuracy over wall time: one panel per dataset, one curve per recipe, one dot per seed."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import ScalarFormatter
+
+    rows = [row for row in known().values() if row["split"] == "test"]
+    names = sorted({row["data"] for row in rows})
+    recipes = sorted({row["recipe"] for row in rows}, key=lambda name: (name != "house", name != "anchor", name))
+    figure = Figure(figsize=(3.1 * len(names), 3.2), layout="constrained")
+    panels = figure.subplots(1, len(names), squeeze=False)[0]
+    for panel, data in zip(panels, names, strict=True):
+        for recipe, colour in zip(recipes, SERIES, strict=False):
+            mine = [row for row in rows if (row["data"], row["recipe"]) == (data, recipe)]
+            times = sorted({row["minutes"] for row in mine})
+            means = [np.mean([row["top1"] for row in mine if row["minutes"] == time]) for time in times]
+            panel.plot(times, means, color=colour, marker="o", markersize=3, label=recipe)
+            panel.plot([row["minutes"] for row in mine], [row["top1"] for row in mine], ".", color=colour, alpha=0.5)
+        panel.set_xscale("log")
+        panel.set_xticks(sorted({row["minutes"] for row in rows if row["data"] == data}))
+        panel.xaxis.set_major_formatter(ScalarFormatter())
+        panel.minorticks_off()
+        panel.set(title=data, xlabel="minutes")
+        panel.spines[["top", "right"]].set_visible(False)
+    panels[0].set_ylabel("test top-1, %")
+    handles = {text: line for panel in panels for line, text in zip(*panel.get_legend_handles_labels(), strict=True)}
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=len(recipes), frameon=False)
+    figure.savefig(PICTURE, dpi=130)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -189,9 +220,13 @@ def main() -> None:
     runner.add_argument("--side", type=int, default=64)
     runner.add_argument("--threads", type=int, default=1)
     runner.add_argument("--jobs", type=int, default=2)
-    commands.add_parser("table", help="write it into docs/results.md")
+    commands.add_parser("table", help="write it, and the picture, into docs/")
     args = parser.parse_args()
-    run(args) if args.command == "run" else fill("scaling", table())
+    if args.command == "run":
+        run(args)
+    else:
+        fill("scaling", table())
+        draw()
 
 
 if __name__ == "__main__":
