@@ -79,6 +79,11 @@ def keeping_for(recipe: Recipe, **what: Any) -> Keeping | None:
     return None
 
 
+def crops_show_whole_pictures(recipe: Recipe) -> bool:
+    """Whether crops may show any part of a picture, also what its fit would cut off, and nothing else."""
+    return recipe.train_size is None and recipe.augment.crop == "resized" and recipe.fit != "pad"
+
+
 def keep_images(
     images: Images, keeping: Keeping, *, task: str = "decoding", callback: Callback | None = None
 ) -> Tensor | Ragged:

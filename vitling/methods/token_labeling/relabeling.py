@@ -159,7 +159,9 @@ def _look_at(annotator: OpenedModel, size: tuple[int, int] | None, fit: str | No
     own = annotator.preprocessing
     if size not in (None, own.size) and hasattr(annotator.module, "set_input_size"):
         annotator.module.set_input_size(img_size=size)
-    return replace(annotator, preprocessing=replace(own, size=size or own.size, fit=fit or own.fit))
+    # Whatever share it is tested at: a map is of all that the fit shows.
+    view = replace(own, size=size or own.size, fit=fit or own.fit, test_crop=None)
+    return replace(annotator, preprocessing=view)
 
 
 def class_order(annotator: OpenedModel, dataset: Dataset) -> list[int]:
