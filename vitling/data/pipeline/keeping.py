@@ -59,7 +59,7 @@ class Keeping:
 
     def load(self, images: Images, i: int) -> Tensor:
         """Image i as it is kept, (C, height, width)."""
-        return torch.from_numpy(load_image(images, i, **self.fit_args(*images.size(i))))
+        return torch.tensor(load_image(images, i, **self.fit_args(*images.size(i))))
 
     def bytes_for(self, images: Images) -> int:
         """What all images take, from the sizes of some."""
@@ -99,7 +99,7 @@ def keep_images(
     def load(start: int) -> int:
         stop = min(start + CHUNK, len(images))
         for i in range(start, stop):
-            kept.images[i].copy_(torch.from_numpy(load_image(images, i, **every[i])))
+            kept.images[i].numpy()[...] = load_image(images, i, **every[i])
         return stop
 
     for stop in map_threads(load, range(0, len(images), CHUNK)):
