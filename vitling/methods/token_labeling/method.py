@@ -169,7 +169,9 @@ class TokenLabeling(MixingMethod):
         labels = recipe.method_args.get("labels", "truth")
         if labels == "truth" or Path(labels).exists():
             return ""
-        return f"it needs label maps in {labels}; write them there with `vitling relabel ANNOTATOR DATA --fit crop --raw-scores --out {labels}`."
+        how = f"--fit {recipe.fit}" + (" --raw-scores" if recipe.method_args.get("axes") == "official" else "")
+        command = f"vitling relabel ANNOTATOR DATA {how} --out {labels}"
+        return f"it needs label maps in {labels}; write them there with `{command}`."
 
     def forward(self, batch: Batch, progress: float) -> dict[str, Tensor]:
         losses = self.token_losses(batch)[0]

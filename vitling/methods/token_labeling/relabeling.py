@@ -66,7 +66,7 @@ def relabel(
         return _convert_author_maps(Path(annotator), dataset, out, size, fit or "crop", callback)
 
     annotator = open_annotator(annotator, dataset, which, callback)
-    annotator = _look_at(annotator, size, fit)
+    annotator = look_at(annotator, size, fit)
     order = class_order(annotator, dataset)
     model, view, images = annotator.module, annotator.preprocessing, dataset.splits["train"]
     device = default_device()
@@ -154,7 +154,7 @@ def open_annotator(
     return open_model(source, which=which, max_value=dataset.max_value, callback=callback)
 
 
-def _look_at(annotator: OpenedModel, size: tuple[int, int] | None, fit: str | None) -> OpenedModel:
+def look_at(annotator: OpenedModel, size: tuple[int, int] | None, fit: str | None) -> OpenedModel:
     """The annotator seeing images at another size or fitted in another way, where one is given."""
     own = annotator.preprocessing
     if size not in (None, own.size) and hasattr(annotator.module, "set_input_size"):
