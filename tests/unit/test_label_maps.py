@@ -9,13 +9,13 @@ import torch
 import torch.nn.functional as F
 
 from vitling.data import ArrayImages, carve_validation, take_fraction
-from vitling.data.augment.augment import Augment
+from vitling.data.augment.augment import Augment, Geometry
 from vitling.data.augment.pillow_ops import op_index
 from vitling.data.sources.dataset import Dataset
 from vitling.errors import UserError
 from vitling.methods.token_labeling import label_maps as storage
 from vitling.methods.token_labeling.label_maps import Header, LabelMaps
-from vitling.methods.token_labeling.transport import transport_labels
+from vitling.methods.token_labeling.transport import roi_align, transport_labels
 
 SIDE, CELLS = 64, 8
 PLAIN = dict(mean=(0.5,), std=(0.25,), crop="none", hflip=0.0, interpolation="bilinear")
@@ -335,3 +335,70 @@ def test_what_is_cut_off_depends_on_the_shape_so_maps_of_another_shape_are_refus
     with pytest.raises(UserError, match=r"labels and pixels would not match. Write maps with fit=crop and size=6x6"):
         maps.of_split(data, data.splits["train"], fit="crop", size=(6, 6))
     assert changed(head, fit="pad") != head
+
+
+# --- crops of whole pictures ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["resized crop", "everything"])
+def test_a_map_follows_an_image_that_is_cropped_last(name):
+    """Flip, RandAugment, crop: as LV-ViT's release orders them."""
+    images = torch.nn.functional.interpolate(torch.rand(24, 1, 4, 4), size=(SIDE, SIDE), mode="bicubic").clamp(0, 1)
+    setting = dict(hflip=0.5, crop_when="last", crop="resized", crop_scale=(0.3, 1.0))
+    pixels, geometry = augmented(name, (images * 255).round().byte(), **setting)
+    maps = F.avg_pool2d(images, SIDE // CELLS)[:, 0]
+    labels = transported(maps, geometry, (16, 16), (SIDE, SIDE))
+    shown = F.avg_pool2d(geometry.inside(SIDE, SIDE).float()[:, None], SIDE // 16)[:, 0] == 1
+    seen = F.avg_pool2d(brightness(pixels)[:, None], SIDE // 16)[:, 0]
+    assert shown.float().mean() > 0.5
+    assert (labels - seen)[shown].abs().mean() < 0.05
+    assert geometry.cropped_last
+    assert geometry.frames.shape[1] == (2 if name == "resized crop" else 5)
+
+
+def test_the_release_flips_moves_and_crops_a_map_in_its_images_order():
+    """A shift by a quarter, then a crop of the upper left quarter; x and y of the crop are exchanged there."""
+    maps = torch.arange(64.0).view(1, 8, 8)
+    augment = Augment((SIDE, SIDE), **PLAIN | dict(crop="resized", crop_when="last", randaugment="rand-n1", hflip=1.0))
+    draws = augment.draw(1)
+    draws["op"][:], draws["argument"][:] = op_index("TranslateX"), 0.25
+    draws["crop_shape"][:] = torch.tensor([0.17 / 0.92, 0.5])  # a quarter of the area, square
+    draws["crop_place"][:] = torch.tensor([0.0, 0.9999])  # at the upper right
+    _, geometry = augment.apply(torch.zeros(1, 1, SIDE, SIDE, dtype=torch.uint8), draws, return_geometry=True)
+    released = transported(maps, geometry, (4, 4), (SIDE, SIDE), axes="official")
+    mirrored = maps.flip(2)
+    shifted = torch.cat([mirrored[:, :, 2:], torch.zeros(1, 8, 2)], dim=2)
+    assert torch.equal(released, roi_align(shifted[:, None], torch.tensor([[0.5, 0.0, 1.0, 0.5]]), (4, 4))[:, 0])
+
+
+def test_maps_of_the_central_square_label_the_centre_of_whole_pictures_and_nothing_else(tmp_path):
+    data = dataset()
+    written(tmp_path / "maps", header(images=60, fingerprint=data.fingerprint, fit="crop", size=(32, 32)))
+    maps = LabelMaps.open(tmp_path / "maps")
+    whole = maps.of_split(data, data.splits["train"], fit="crop", size=(32, 32), whole=True)
+    shares = whole.covered_shares(torch.tensor([[375, 500], [500, 250], [64, 64]]))
+    torch.testing.assert_close(shares, torch.tensor([[0.75, 1.0], [1.0, 0.5], [1.0, 1.0]]))
+    assert maps.of_split(data, data.splits["train"], fit="crop", size=(32, 32)).covered_shares(shares) is None
+
+    still = torch.eye(3)[None, :2]
+    geometry = Geometry(still, still[:, None], torch.zeros(1, 4, dtype=torch.long))
+    marked = torch.zeros(1, 8, 8)
+    marked[:, :, 0] = 1.0  # the left edge of the square, which is at an eighth of the picture
+    labels = transported(marked, geometry, (8, 16), (64, 64), covered=torch.tensor([[0.75, 1.0]]))
+    assert labels[0, :, :2].eq(0).all(), "left of the square nothing is known"
+    assert labels[0, :, 2].eq(1).all()
+    assert labels[0, :, 5:].eq(0).all()
+    ones = transported(torch.ones(1, 8, 8), geometry, (8, 16), (64, 64), covered=torch.tensor([[0.75, 1.0]]))
+    assert ones[0, 0].tolist() == [0] * 2 + [1] * 12 + [0] * 2
+
+
+@pytest.mark.parametrize(("made", "accepted"), [("resize", True), ("crop", True), ("pad", False)])
+def test_crops_of_whole_pictures_take_maps_that_cover_them_or_their_centre(tmp_path, made, accepted):
+    data = dataset()
+    written(tmp_path / "maps", header(images=60, fingerprint=data.fingerprint, fit=made))
+    maps = LabelMaps.open(tmp_path / "maps")
+    if accepted:
+        assert len(maps.of_split(data, data.splits["train"], fit="crop", size=(6, 6), whole=True)) == 60
+    else:
+        with pytest.raises(UserError, match="labels and pixels would not match"):
+            maps.of_split(data, data.splits["train"], fit="crop", size=(6, 6), whole=True)

@@ -1,7 +1,24 @@
+import hashlib
+import json
+
 import pytest
+import yaml
 
 from vitling.errors import UserError
-from vitling.recipes import Augment, Optim, Recipe, all_keys, load_recipe, named_recipes, override, replace, save_recipe
+from vitling.recipes import (
+    Augment,
+    Optim,
+    Recipe,
+    all_keys,
+    from_dict,
+    load_recipe,
+    named_recipes,
+    override,
+    replace,
+    save_recipe,
+    to_dict,
+)
+from vitling.runs.run import Run, asked_for, is_digest_of, recipe_digest
 
 
 @pytest.mark.parametrize("name", named_recipes())
@@ -116,3 +133,113 @@ def test_a_variation_changes_only_what_it_names():
     assert replace(base, epochs=7) == Recipe(epochs=7)
     assert base.augment == Augment()
     assert base.optim == Optim()
+
+
+# --- records of earlier versions --------------------------------------------------------------------------------------
+
+NEWER = ("test_crop", "interpolation")
+NEWER_AUGMENT = ("crop_at", "crop_when", "interpolation")
+
+
+def as_recorded_before(recipe):
+    """What a version without the newer keys wrote."""
+    tree = to_dict(recipe)
+    for key in NEWER:
+        tree.pop(key)
+    for key in NEWER_AUGMENT:
+        tree["augment"].pop(key)
+    return tree
+
+
+@pytest.mark.parametrize("crop", ["none", "pad", "resized"])
+@pytest.mark.parametrize("train_size", [None, 72, (72, 72)])
+def test_a_record_without_the_newer_keys_means_what_it_meant(tmp_path, crop, train_size):
+    recipe = Recipe(img_size=(64, 64), train_size=train_size, fit="crop", augment=Augment(crop=crop))
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(json.loads(json.dumps(as_recorded_before(recipe)))))
+    read = load_recipe(tmp_path)
+    # Without a train_size, images were fitted to the model's size before they were cropped.
+    expected = (64, 64) if crop == "resized" and train_size is None else train_size
+    assert read == replace(recipe, train_size=expected)
+    assert (read.test_crop, read.interpolation, read.augment.interpolation) == (None, "bicubic", "random")
+
+
+def test_a_file_of_a_few_keys_is_no_record(tmp_path):
+    (tmp_path / "mine.yaml").write_text("img_size: 64\ntrain_size: null\naugment: {crop: resized}\n")
+    assert load_recipe(tmp_path / "mine.yaml").train_size is None
+
+
+def test_a_recipe_that_is_written_now_is_read_as_it_is(tmp_path):
+    recipe = Recipe(img_size=(64, 64), augment=Augment(crop="resized"))
+    save_recipe(recipe, tmp_path / "recipe.yaml")
+    assert load_recipe(tmp_path) == recipe
+
+
+@pytest.mark.parametrize("crop", ["pad", "resized"])
+@pytest.mark.parametrize("train_size", [None, (64, 64), (72, 72)])
+def test_checkpoints_of_earlier_versions_belong_to_their_recipes(crop, train_size):
+    recipe = Recipe(img_size=(64, 64), train_size=train_size, augment=Augment(crop=crop))
+    text = json.dumps(json.loads(json.dumps(as_recorded_before(recipe))), sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    assert is_digest_of(digest, from_dict(as_recorded_before(recipe)))
+    assert is_digest_of(recipe_digest(recipe), recipe)
+    # A crop of the picture itself is not what an earlier version trained with, and neither are other settings.
+    assert is_digest_of(digest, recipe) == (crop == "pad" or train_size is not None)
+    assert not is_digest_of(digest, replace(recipe, test_crop=0.9))
+    assert not is_digest_of(digest, replace(recipe, epochs=7))
+
+
+def test_the_command_of_a_run_that_was_recorded_before_still_finds_it(tmp_path):
+    recipe = Recipe(img_size=64, augment=Augment(crop="resized"))
+    asked = asked_for(recipe, None)
+    (tmp_path / "run.json").write_text(json.dumps({"asked": {**asked, "recipe": as_recorded_before(recipe)}}))
+    assert Run(tmp_path).claim(asked)
+    with pytest.raises(UserError, match="holds another run"):
+        Run(tmp_path).claim(asked_for(replace(recipe, test_crop=0.9), None))
+
+
+@pytest.mark.parametrize("share", [0.0, -0.5, 1.2])
+def test_a_test_crop_out_of_range_is_refused(share):
+    with pytest.raises(UserError, match=r"test_crop=.* is out of range; it must be none, or more than 0 and at most 1"):
+        Recipe(test_crop=share)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("interpolation=random", "interpolation=random is not one of bilinear, bicubic"),
+        ("augment.interpolation=nearest", "is not one of bilinear, bicubic, random"),
+        ("augment.crop_at=32", "is not one of img_size, original"),
+        ("augment.crop_when=never", "is not one of first, last"),
+        ("test_crop=half", "test_crop=half must be a number"),
+    ],
+)
+def test_settings_of_the_images_way_are_checked(setting, message):
+    with pytest.raises(UserError, match=message):
+        override(Recipe(), [setting])
+
+
+def test_the_papers_recipes_crop_fit_and_order_as_the_releases_do():
+    recipes = {name: make() for name, make in named_recipes().items()}
+    crops = {name: r for name, r in recipes.items() if r.augment.crop == "resized" and r.fit == "crop"}
+    assert {name.split("/")[0] for name in crops} == {"bootstrapping", "dhvt", "lvvit", "t2t"}
+    assert all(r.train_size is None for r in recipes.values())
+    shares = {(name.split("/")[0], r.test_crop) for name, r in crops.items()}
+    assert shares == {("bootstrapping", 0.875), ("dhvt", 0.875), ("t2t", 0.9), ("lvvit", 0.9), ("lvvit", 1.0)}
+    assert {name for name, r in crops.items() if r.test_crop == 1.0} == {
+        f"lvvit/{name}"
+        for name in (
+            "imagenet_m",
+            "imagenet_m_384",
+            "imagenet_m_448",
+            "imagenet_l",
+            "imagenet_l_448",
+            "imagenet_l_512",
+            "table8_m",
+            "table8_l",
+        )
+    }
+    assert {name.split("/")[0] for name, r in recipes.items() if r.augment.crop_when == "last"} == {"lvvit"}
+    assert {name.split("/")[0] for name, r in recipes.items() if r.augment.crop_at == "original"} == {"bootstrapping"}
+    for name, recipe in recipes.items():
+        if recipe.method_args.get("labels") == "labels/imagenet":
+            assert recipe.method_args["axes"] == "official", name

@@ -3,6 +3,7 @@
 import pickle
 import re
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,7 +19,10 @@ from vitling.data.sources.dataset import Dataset
 from vitling.errors import UserError
 from vitling.methods.token_labeling.author_maps import write_maps
 from vitling.methods.token_labeling.label_maps import LabelMaps
-from vitling.methods.token_labeling.relabeling import best_classes, export_to_authors, relabel, score_map
+from vitling.methods.token_labeling.method import TokenLabeling
+from vitling.methods.token_labeling.relabeling import best_classes, export_to_authors, look_at, relabel, score_map
+from vitling.recipes import load_recipe
+from vitling.runs.opening import open_model
 
 
 def small_cnn(classes=3, chans=1):
@@ -249,3 +253,19 @@ def test_what_was_written_can_be_opened_again(folder, tmp_path):
     again = LabelMaps.open(tmp_path / "maps").of_split(data, data.splits["train"], fit="resize", size=(24, 24))
     index = torch.tensor([3, 29])
     assert torch.equal(maps.take(index)[0], again.take(index)[0])
+
+
+def test_a_map_is_of_all_that_the_fit_shows_whatever_share_the_annotator_is_tested_at():
+    maps = []
+    for share in (None, 0.5):
+        annotator = open_model(small_cnn())
+        annotator = replace(annotator, preprocessing=replace(annotator.preprocessing, test_crop=share))
+        assert look_at(annotator, (16, 16), "crop").preprocessing.test_crop is None
+        maps.append(look_at(annotator, None, None).preprocessing)
+    assert maps[0] == maps[1]
+
+
+def test_what_lacks_label_maps_says_the_command_that_writes_them_as_the_release_does():
+    recipe = load_recipe("lvvit/imagenet_s")
+    command = "vitling relabel ANNOTATOR DATA --fit crop --raw-scores --out labels/imagenet"
+    assert command in TokenLabeling.missing(recipe)

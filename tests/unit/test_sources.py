@@ -399,3 +399,30 @@ def test_cifar100_small_as_npz():
     assert sizes(dataset) == {"train": 10000, "test": 10000}
     assert dataset.class_names[:2] == ["apple", "aquarium_fish"]
     assert np.bincount(dataset.splits["train"].labels).tolist() == [100] * 100
+
+
+# --- volumes ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(28, 28, 28), (64, 64, 64), (16, 64, 64), (8, 8, 8), (20, 64, 48), (90, 64, 48)])
+def test_volumes_are_not_read_as_channels(tmp_path, shape):
+    """MedMNIST's 3-D sets are (N, depth, height, width)."""
+    np.savez(tmp_path / "nodule.npz", **npz_arrays(shape))
+    text = message(tmp_path / "nodule.npz")
+    assert f"{shape[0]} x {shape[1]} x {shape[2]}, which looks like a volume" in text
+    assert f"save its slices as images, (N, height, width), or say channels={shape[2]}" in text
+    assert open_dataset(tmp_path / "nodule.npz", channels=shape[2]).channels == shape[2]
+
+
+def test_volumes_in_files_are_not_read_as_channels_either(tmp_path):
+    for name in ("a", "b"):
+        for i in range(3):
+            (tmp_path / name).mkdir(exist_ok=True)
+            np.save(tmp_path / name / f"{i}.npy", np.zeros((28, 28, 28), np.uint8))
+    assert "looks like a volume" in message(tmp_path)
+
+
+@pytest.mark.parametrize("shape", [(64, 64, 13), (8, 6, 12), (32, 32, 4), (4, 4, 4), (224, 224, 32)])
+def test_images_of_several_channels_are_no_volumes(tmp_path, shape):
+    np.savez(tmp_path / "bands.npz", **npz_arrays(shape))
+    assert open_dataset(tmp_path / "bands.npz").channels == shape[2]

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 
 import yaml
 
+from vitling.data.pipeline.preprocessing import Preprocessing
+from vitling.data.sources.images import enlarged
 from vitling.evaluation.intervals import wilson_interval
 from vitling.evaluation.temperature import Calibration
 from vitling.models import our_models
@@ -110,10 +112,17 @@ def _use(metadata: ModelMetadata, place: str) -> str:
     return (
         f"```\nvitling predict {model} IMAGE...\n```\n\n```python\n{imports}\n"
         f'model = timm.create_model("{place}", pretrained=True).eval()\n```\n\n'
-        f"{where}Input: {seen.channels} x {seen.size[0]} x {seen.size[1]} (channels, height, width). An image is {FITS[seen.fit]} that size "
-        f"(bicubic, antialiased), scaled so that a pixel of {seen.max_value} becomes 1, then normalised with mean {_numbers(seen.mean)} and "
+        f"{where}Input: {seen.channels} x {seen.size[0]} x {seen.size[1]} (channels, height, width). An image is {_fitting(seen)} "
+        f"({seen.interpolation}, antialiased), scaled so that a pixel of {seen.max_value} becomes 1, then normalised with mean {_numbers(seen.mean)} and "
         f"standard deviation {_numbers(seen.std)}. Output: a logit per class, in the order of `label_names` in config.json."
     )
+
+
+def _fitting(seen: Preprocessing) -> str:
+    if seen.test_crop is None:
+        return f"{FITS[seen.fit]} that size"
+    height, width = enlarged(seen.size, seen.test_crop)
+    return f"{FITS[seen.fit]} {height} x {width}, of which the centre of that size is cut out"
 
 
 def _results(run: Run, which: str, test: dict | None) -> str:

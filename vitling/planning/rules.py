@@ -282,15 +282,14 @@ def _augmentation(survey: Survey, size: tuple[int, int], epochs: int, asked: set
     if min(size) < TINY_SIDE:
         off = {"augment.crop": "none", "augment.hflip": 0.0, "augment.color_jitter": 0.0, "augment.erase": 0.0}
         reason = "moving so small an image by a pixel, or mirroring it, makes another image of it"
-        return Choice("augmentation", "none", reason, changes={**off, "augment.randaugment": "", "train_size": None})
+        return Choice("augmentation", "none", reason, changes={**off, "augment.randaugment": ""})
     colour = survey.channels == 3
     jitter = JITTER if colour and epochs >= JITTER_EPOCHS else 0.0
     changes: dict[str, Any] = {"augment.hflip": 0.5 if colour else 0.0, "augment.color_jitter": jitter}
     if survey.small:
-        changes |= {"augment.crop": "pad", "train_size": None}
+        changes |= {"augment.crop": "pad"}
     else:
         changes |= {"augment.crop": "resized", "augment.crop_scale": (0.35, 1.0)}
-        changes |= {"train_size": tuple(side * 9 // 8 for side in size)}
     mirrored = "mirrored too" if colour else "not mirrored: grey images are often characters (else augment.hflip=0.5)"
     mixes = "method" not in asked  # other methods have labels of their own
     if epochs >= STRONG_EPOCHS and mixes:

@@ -11,6 +11,7 @@ import yaml
 
 from vitling.errors import UserError, did_you_mean
 from vitling.files import write_text
+from vitling.recipes.earlier import bring_up_to_date
 from vitling.recipes.named import named_recipes
 from vitling.recipes.schema import Augment, Optim, Recipe
 
@@ -52,8 +53,8 @@ def to_dict(recipe: Recipe) -> dict:
 
 
 def from_dict(tree: dict) -> Recipe:
-    """A recipe from plain values: unknown keys are refused, each field gets its declared type."""
-    return _build(Recipe, tree, "")
+    """A recipe from plain values: unknown keys are refused, each field gets its declared type. Earlier records mean what they meant."""
+    return _build(Recipe, bring_up_to_date(tree) if isinstance(tree, dict) else tree, "")
 
 
 def _build(kind: type, tree: dict, prefix: str) -> Any:

@@ -17,6 +17,10 @@ class Augment:
     crop_padding: float = 0.125  # of the image side
     crop_scale: tuple[float, float] = (0.08, 1.0)
     crop_ratio: tuple[float, float] = (0.75, 4 / 3)
+    # crop=pad: at the size of the model, or at the image's own, which is enlarged afterwards
+    crop_at: Literal["img_size", "original"] = "img_size"
+    crop_when: Literal["first", "last"] = "first"  # before flips and RandAugment, or after them
+    interpolation: Literal["bilinear", "bicubic", "random"] = "random"  # of crops, rotations, shears and shifts
     hflip: float = 0.5
     vflip: float = 0.0
     randaugment: str = ""  # timm's notation, e.g. rand-m9-mstd0.5-inc1
@@ -68,9 +72,12 @@ class Recipe:
     # from what
     data: str = "digits"
     img_size: int | tuple[int, int] | None = None  # None: the size of the data, or the model's own for photographs
-    train_size: int | tuple[int, int] | None = None  # training images are kept at this size before a resized crop
+    # training images are fitted to this size before they are cropped; None: resized crops are cut from the picture itself
+    train_size: int | tuple[int, int] | None = None
     channels: int | None = None
     fit: Literal["resize", "pad", "crop"] = "resize"
+    test_crop: float | None = None  # 0.875: test images are fitted to 256 pixels for 224, and the centre is cut out
+    interpolation: Literal["bilinear", "bicubic"] = "bicubic"  # of fitting
     mean: tuple[float, ...] | None = None  # None: of the training split
     std: tuple[float, ...] | None = None
     fraction: float = 1.0
@@ -112,6 +119,8 @@ class Recipe:
             raise UserError(f"fold={self.fold} needs folds= too, such as folds=5.")
         _check("fraction", self.fraction, 0 < self.fraction <= 1, "more than 0 and at most 1")
         _check("val_fraction", self.val_fraction, 0 < self.val_fraction < 1, "between 0 and 1")
+        crop = self.test_crop
+        _check("test_crop", crop, crop is None or 0 < crop <= 1, "none, or more than 0 and at most 1, such as 0.875")
         _check("ema_decay", self.ema_decay, 0 <= self.ema_decay < 1, "at least 0 and less than 1")
         _check("optim.lr", self.optim.lr, self.optim.lr > 0, "more than 0")
         _check("augment.repeats", self.augment.repeats, self.augment.repeats >= 1, "at least 1")

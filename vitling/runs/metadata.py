@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import vitling
 from vitling.data.pipeline.preprocessing import Preprocessing
-from vitling.data.sources.images import FITS
+from vitling.data.sources.images import FITS, INTERPOLATIONS
 from vitling.errors import UserError
 
 if TYPE_CHECKING:  # a run saves its models with this
@@ -63,6 +63,8 @@ class ModelMetadata:
             and all(isinstance(name, str) for name in names)
             and self.input in INPUTS
             and seen.fit in FITS
+            and seen.interpolation in INTERPOLATIONS
+            and (seen.test_crop is None or 0 < seen.test_crop <= 1)
             and len(seen.size) == 2
             and min(*seen.size, seen.channels, seen.max_value) > 0
             and len(seen.mean) == len(seen.std) == seen.channels

@@ -37,6 +37,7 @@ from vitling.errors import UserError, did_you_mean
 from vitling.files import append_text, write_bytes, write_text
 from vitling.models.weights import save_for_timm
 from vitling.recipes import Recipe, load_recipe, save_recipe, to_dict
+from vitling.recipes.earlier import complete, earlier_forms
 from vitling.runs.device import default_device, device_name
 from vitling.runs.metadata import ModelMetadata
 from vitling.runs.timm_folder import load_network
@@ -74,6 +75,12 @@ class Run:
             raise UserError(
                 f"{self.path / 'run.json'} is corrupted: restore it from a copy, or train into another folder."
             ) from None
+
+    @property
+    def asked(self) -> dict | None:
+        """What the command asked for that began it, as `asked_for` or `asked_plan` say it today."""
+        asked = self.info.get("asked")
+        return {**asked, "recipe": complete(asked["recipe"])} if asked and "recipe" in asked else asked
 
     @property
     def class_names(self) -> list[str]:
@@ -140,7 +147,7 @@ class Run:
         """Check that this directory may hold the run that `asked` describes: True where it already does, so that it resumes."""
         if self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self.path} is a file; choose another folder.")
-        known = self.info.get("asked")
+        known = self.asked
         if known is None:
             left = (
                 sorted(p.name for p in self.path.iterdir() if not p.name.startswith(".")) if self.path.exists() else []
@@ -292,7 +299,7 @@ def check_weights(which: str) -> None:
 def free_directory(base: Path, asked: dict) -> Path:
     """The first of base, base-2, base-3 ... that is free, or already is the run that is asked for."""
     candidates = itertools.chain([base], (base.with_name(f"{base.name}-{number}") for number in itertools.count(2)))
-    return next(path for path in candidates if not path.exists() or Run(path).info.get("asked") == asked)
+    return next(path for path in candidates if not path.exists() or Run(path).asked == asked)
 
 
 def asked_for(recipe: Recipe, budget_seconds: float | None) -> dict:
@@ -307,7 +314,17 @@ def asked_plan(data: str, settings: Sequence[str], budget_seconds: float | None)
 
 
 def recipe_digest(recipe: Recipe) -> str:
-    return hashlib.sha256(json.dumps(_jsonable(to_dict(recipe)), sort_keys=True).encode()).hexdigest()
+    return _digest(to_dict(recipe))
+
+
+def is_digest_of(digest: str, recipe: Recipe) -> bool:
+    """Whether this version, or an earlier one with fewer keys, gives the recipe that digest."""
+    tree = to_dict(recipe)
+    return digest in map(_digest, [tree, *earlier_forms(tree)])
+
+
+def _digest(tree: dict) -> str:
+    return hashlib.sha256(json.dumps(_jsonable(tree), sort_keys=True).encode()).hexdigest()
 
 
 def environment() -> dict:

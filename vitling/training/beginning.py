@@ -15,7 +15,7 @@ from vitling.methods import Preparation, prepare_method
 from vitling.models import default_size
 from vitling.optim import Schedule
 from vitling.recipes import Recipe, from_dict, scale_epochs, to_dict
-from vitling.runs.run import Run, asked_for, environment, load_run, recipe_digest
+from vitling.runs.run import Run, asked_for, environment, is_digest_of, load_run
 from vitling.training.budget import (
     FIRST_RUN_SHARE,
     LEAST_STEPS,
@@ -261,7 +261,7 @@ def _read_checkpoint(run: Run, recipe: Recipe, data: TrainingData, callback: Cal
         callback.log(line)
     if checkpoint is not None and (part := checkpoint.get("part", 1)) > 1:
         recipe = run.part_recipe(part)
-    if checkpoint is not None and checkpoint["recipe"] != recipe_digest(recipe):
+    if checkpoint is not None and not is_digest_of(checkpoint["recipe"], recipe):
         raise UserError(
             f"the checkpoint in {run.path} is of another recipe than its recipe.yaml; "
             "restore that file, or train into another folder."

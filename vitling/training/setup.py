@@ -138,11 +138,13 @@ def _init_from_images(model: nn.Module, loader: TrainLoader) -> None:
 
 
 def create_augment(recipe: Recipe, data: TrainingData) -> Augment:
+    seen = data.preprocessing
     spec = {name: value for name, value in to_dict(recipe)["augment"].items() if name != "repeats"}
-    side = min(data.preprocessing.size)
-    spec["crop_padding"] = round(spec["crop_padding"] * side)
+    if recipe.augment.crop_at == "img_size":
+        spec["crop_padding"] = round(spec["crop_padding"] * min(seen.size))
     spec["randaugment"] = spec["randaugment"] or None
-    return Augment(data.preprocessing.size, mean=data.preprocessing.mean, std=data.preprocessing.std, **spec)
+    stretched = seen.fit == "resize" and recipe.train_size is None
+    return Augment(seen.size, mean=seen.mean, std=seen.std, stretched=stretched, **spec)
 
 
 def saved_config(data: TrainingData) -> dict:
@@ -152,7 +154,8 @@ def saved_config(data: TrainingData) -> dict:
         "input_size": (seen.channels, *seen.size),
         "mean": seen.mean,
         "std": seen.std,
-        "crop_pct": 1.0,
+        "crop_pct": seen.test_crop or 1.0,
+        "interpolation": seen.interpolation,
         "crop_mode": {"resize": "squash", "pad": "border", "crop": "center"}[seen.fit],
         "num_classes": len(data.class_names),
     }

@@ -139,7 +139,7 @@ def train_planned(
 
     asked = asked_plan(absolute(data), settings, where.budget_seconds)
     run = Run(out or free_directory(folder_for(data), asked))
-    if run.info.get("asked") == asked and (run.path / "recipe.yaml").exists():
+    if run.asked == asked and (run.path / "recipe.yaml").exists():
         where = replace(where, precision=precision or run.info["precision"])
         return vitling.train(run.recipe, run.path, settings=where, asked=asked, callback=callback)
     planned = vitling.plan(

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitling.data.augment.pillow_ops import change_groups
+from vitling.data.augment.ragged import Ragged
 
 ATTEMPTS = 10  # tries at a size that fits into the image
 MATRIX_SIDE = 64  # up to here two matrix products per image are faster on a CPU than a call per image
@@ -21,21 +22,24 @@ def box_sizes(
     shape: Tensor,
     area: tuple[float, float],
     ratio: tuple[float, float],
-    height: int,
-    width: int,
+    height: int | Tensor,
+    width: int | Tensor,
     *,
     margin: int = 0,
+    stretch: float | Tensor = 1.0,
 ) -> tuple[Tensor, Tensor]:
     """The first attempt of each image that fits, (n, 2) as height and width; and whether there is one.
 
     `shape` (n, ATTEMPTS, 2) holds uniform numbers for the area, a share of the whole, and for the logarithm of the
-    ratio width by height. To fit, a box has to leave `margin` pixels.
+    ratio width by height. To fit, a box has to leave `margin` pixels. Sizes of images may be one for all or (n,); so may be
+    `stretch`, how many times wider than high a pixel is counted.
     """
+    height, width, stretch = (torch.as_tensor(x, dtype=torch.float64)[..., None] for x in (height, width, stretch))
     u_area, u_ratio = shape.unbind(dim=-1)
     pixels = (area[0] + (area[1] - area[0]) * u_area) * height * width
-    aspect = torch.exp(log(ratio[0]) + (log(ratio[1]) - log(ratio[0])) * u_ratio)
+    aspect = torch.exp(log(ratio[0]) + (log(ratio[1]) - log(ratio[0])) * u_ratio) * stretch
     sizes = torch.stack([(pixels / aspect).sqrt(), (pixels * aspect).sqrt()], dim=-1).round().long().clamp(min=1)
-    fits = (sizes <= torch.tensor([height, width]) - margin).all(dim=-1)
+    fits = (sizes <= torch.stack([height, width], dim=-1) - margin).all(dim=-1)
     first = fits.int().argmax(dim=1)
     return sizes[torch.arange(len(sizes)), first], fits.any(dim=1)
 
@@ -45,11 +49,14 @@ def cut_box(image: Tensor, box: list[int]) -> Tensor:
     return image[:, top:bottom, left:right]
 
 
-def resize_boxes(images: Tensor, boxes: Tensor, size: tuple[int, int], cubic: Tensor) -> Tensor:
+def resize_boxes(images: Tensor | Ragged, boxes: Tensor, size: tuple[int, int], cubic: Tensor) -> Tensor:
     """Cut each image's box out and resize it as Pillow does, which looks at all pixels when it shrinks."""
+    if isinstance(images, Ragged):
+        if images.device.type != "cpu":
+            return resize_boxes(_pad_to_largest(images), boxes, size, cubic)
+        return _resize_ragged(images, boxes, size, cubic)
     on_cpu = images.device.type == "cpu"
-    small = max(*images.shape[-2:], *size) <= MATRIX_SIDE
-    resize = _resize_by_matrices if small or not on_cpu else _resize_one_by_one
+    resize = _resize_by_matrices if _is_small(images, size) or not on_cpu else _resize_one_by_one
     at_once = max(1, PIECE // images[0].numel()) if on_cpu else len(images)
 
     def change(part: Tensor, is_cubic: bool, rows: Tensor) -> Tensor:
@@ -57,6 +64,28 @@ def resize_boxes(images: Tensor, boxes: Tensor, size: tuple[int, int], cubic: Te
         return torch.cat([resize(piece, piece_boxes, size, is_cubic) for piece, piece_boxes in pieces])
 
     return change_groups(images, cubic.tolist(), change)
+
+
+def _is_small(image: Tensor, size: tuple[int, int]) -> bool:
+    return max(*image.shape[-2:], *size) <= MATRIX_SIDE
+
+
+def _resize_ragged(images: Ragged, boxes: Tensor, size: tuple[int, int], cubic: Tensor) -> Tensor:
+    """Small images with those of their size, large ones by themselves: as they would be if all had that size."""
+    if any(_is_small(image, size) for image in images.images):
+        resized = images.change(lambda part, rows: resize_boxes(part, boxes[rows], size, cubic[rows]))
+        return torch.stack(resized)
+    resized = [
+        _resize_one_by_one(image[None], box[None], size, is_cubic)
+        for image, box, is_cubic in zip(images.images, boxes, cubic.tolist(), strict=True)
+    ]
+    return torch.cat(resized)
+
+
+def _pad_to_largest(images: Ragged) -> Tensor:
+    """One tensor, filled up to the right and below: nothing outside of its box has a part in what becomes of an image."""
+    height, width = images.sizes.amax(dim=0).tolist()
+    return torch.stack([F.pad(x, (0, width - x.shape[2], 0, height - x.shape[1])) for x in images.images])
 
 
 def _resize_one_by_one(images: Tensor, boxes: Tensor, size: tuple[int, int], cubic: bool) -> Tensor:

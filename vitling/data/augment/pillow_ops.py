@@ -108,8 +108,11 @@ def _levels(images: Tensor) -> Tensor:
 # Geometry: affine maps from output to source, in pixels with centres at one half; a fill where they leave the image.
 
 
-def affines(op: Tensor, argument: Tensor, height: int, width: int) -> Tensor:
-    """Each image's map, (n, 2, 3) float64 on the CPU: the identity where its operation moves nothing."""
+def affines(op: Tensor, argument: Tensor, height: int | Tensor, width: int | Tensor) -> Tensor:
+    """Each image's map, (n, 2, 3) float64 on the CPU: the identity where its operation moves nothing.
+
+    All images have one size, or each its own, (n,).
+    """
 
     def of(name: str) -> Tensor:
         return torch.where(op == op_index(name), argument.double(), 0.0)

@@ -7,11 +7,13 @@ import torch
 from torch import Tensor
 
 from vitling.callbacks import Callback
-from vitling.data.sources.images import FITS, ArrayImages, Images, evenly, load_image
+from vitling.data.augment.ragged import Ragged
+from vitling.data.sources.images import FITS, INTERPOLATIONS, ArrayImages, Images, enlarged, evenly, load_image
 from vitling.data.threads import map_threads
 from vitling.errors import UserError, did_you_mean
 
 CHUNK = 32  # images per task of the thread pool
+SAMPLE = 2048  # images that mean and deviation are taken from where not all are decoded
 
 
 def decode(
@@ -21,16 +23,20 @@ def decode(
     fit: str = "resize",
     channels: int,
     max_value: int = 255,
+    test_crop: float | None = None,
+    interpolation: str = "bicubic",
     threads: int | None = None,
     task: str = "decoding",
     callback: Callback | None = None,
 ) -> Tensor:
     """All images as one uint8 tensor, N x C x height x width. The callback gets its progress as `task`."""
-    if fit not in FITS:
-        raise UserError(f"unknown fit '{fit}'. {did_you_mean(fit, FITS)}")
+    for what, value, allowed in (("fit", fit, FITS), ("interpolation", interpolation, INTERPOLATIONS)):
+        if value not in allowed:
+            raise UserError(f"unknown {what} '{value}'. {did_you_mean(value, allowed)}")
     decoded = torch.empty(len(images), channels, *size, dtype=torch.uint8)
     pixels = decoded.numpy()
-    stored = images.array if isinstance(images, ArrayImages) else None
+    how: dict[str, Any] = dict(test_crop=test_crop, interpolation=interpolation)
+    stored = images.array if isinstance(images, ArrayImages) and enlarged(size, test_crop) == size else None
     if stored is not None and (stored.dtype != np.uint8 or stored.shape[1:] != (*size, channels)):
         stored = None  # has to be fitted
 
@@ -40,7 +46,7 @@ def decode(
             pixels[start:stop] = stored[images.rows[start:stop]].transpose(0, 3, 1, 2)
         else:
             for i in range(start, stop):
-                pixels[i] = load_image(images, i, size, fit, channels, max_value)
+                pixels[i] = load_image(images, i, size, fit, channels, max_value, **how)
         return stop
 
     for stop in map_threads(load, range(0, len(images), CHUNK), threads):
@@ -50,21 +56,27 @@ def decode(
 
 
 def channel_statistics(
-    data: Tensor | Images, *, sample: int = 2048, **decoding: Any
+    data: Tensor | Ragged | Images, *, sample: int = SAMPLE, **decoding: Any
 ) -> tuple[list[float], list[float]]:
     """Mean and standard deviation per channel, in 0..1.
 
-    Exact for a decoded tensor. Of Images, an evenly spaced sample is decoded first (`decoding`: the arguments of
-    `decode`). A channel that never changes gets the deviation 1, so that dividing by it is harmless.
+    Exact for decoded images; those of different sizes count equally. Of Images, an evenly spaced sample is decoded first
+    (`decoding`: the arguments of `decode`). A channel that never changes gets the deviation 1, so that dividing by it is harmless.
     """
-    pixels = data if isinstance(data, Tensor) else decode(data.subset(evenly(len(data), sample)), **decoding)
-    if not len(pixels):
+    if isinstance(data, Images):
+        data = decode(data.subset(evenly(len(data), sample)), **decoding)
+    if not len(data):
         raise UserError("there are no images to take mean and deviation from")
-    histogram = np.zeros((pixels.shape[1], 256), np.int64)
-    for batch in pixels.split(256):
-        for c, channel in enumerate(batch.unbind(1)):
-            histogram[c] += np.bincount(channel.numpy().reshape(-1), minlength=256)
+    if isinstance(data, Ragged):
+        histogram = sum(_histogram(image[None]) / image[0].numel() for image in data.images)
+    else:
+        histogram = sum(_histogram(batch) for batch in data.split(256))
     values, share = np.arange(256) / 255, histogram / histogram.sum(axis=1, keepdims=True)
     mean = share @ values
     std = np.sqrt((share * (values - mean[:, None]) ** 2).sum(axis=1))
     return mean.tolist(), np.where((histogram > 0).sum(axis=1) == 1, 1.0, std).tolist()
+
+
+def _histogram(images: Tensor) -> np.ndarray:
+    """How often each channel of images (B, C, H, W) has each value, (C, 256)."""
+    return np.stack([np.bincount(channel.numpy().reshape(-1), minlength=256) for channel in images.unbind(1)])

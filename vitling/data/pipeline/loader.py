@@ -7,16 +7,20 @@ resumed run sees the same images, and each of several processes takes its rows o
 import hashlib
 import os
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, default_collate
 
 from vitling.data.augment.augment import Augment
+from vitling.data.augment.ragged import Ragged
+from vitling.data.pipeline.keeping import Keeping
 from vitling.data.sources.images import Images, load_image
 from vitling.errors import UserError
 from vitling.recipes import Recipe
+
+Batch: TypeAlias = dict[str, Any]  # "image" (a tensor, or Ragged), "label", "index"
 
 
 def step_seed(*parts: object) -> int:
@@ -38,19 +42,36 @@ class Resident:
     def __len__(self) -> int:
         return len(self.labels)
 
-    def batches(self, plan: list[Tensor]) -> Iterator[dict[str, Tensor]]:
+    def batches(self, plan: list[Tensor]) -> Iterator[Batch]:
         for index in plan:
             yield {"image": self.images[index], "label": self.labels[index], "index": index}
 
 
-class Streamed:
-    """A split too large for memory: read and fitted by worker processes, batch by batch."""
+class ResidentPictures:
+    """A training split decoded once, each picture as large as it is kept for crops of it."""
 
-    def __init__(self, images: Images, *, workers: int, **fit_args: Any):
+    def __init__(self, images: Ragged, labels: Tensor):
+        self.images, self.labels = images, labels
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def batches(self, plan: list[Tensor]) -> Iterator[Batch]:
+        for index in plan:
+            yield {"image": self.images.select(index), "label": self.labels[index], "index": index}
+
+
+class Streamed:
+    """A split too large for memory: read and fitted by worker processes, batch by batch.
+
+    Fitted to one size by `fit_args`, or each picture as large as `keeping` keeps it.
+    """
+
+    def __init__(self, images: Images, *, workers: int, keeping: Keeping | None = None, **fit_args: Any):
         self.labels = torch.as_tensor(images.labels)
         self.plan: list[list[int]] = []
         self.loader = DataLoader(
-            _FittedImages(images, fit_args),
+            _FittedImages(images, keeping, fit_args),
             batch_sampler=self,  # asked again for each pass, so one set of workers serves every epoch
             num_workers=workers,
             persistent_workers=workers > 0,
@@ -64,27 +85,35 @@ class Streamed:
     def __iter__(self) -> Iterator[list[int]]:
         return iter(self.plan)
 
-    def batches(self, plan: list[Tensor]) -> Iterator[dict[str, Tensor]]:
+    def batches(self, plan: list[Tensor]) -> Iterator[Batch]:
         self.plan = [index.tolist() for index in plan]
         for batch in self.loader:
             if isinstance(batch, UserError):
                 raise batch
+            if isinstance(batch["image"], tuple):
+                batch["image"] = Ragged.unpack(*batch["image"])
             yield batch
 
 
+Source: TypeAlias = Resident | ResidentPictures | Streamed
+
+
 class _FittedImages(torch.utils.data.Dataset):
-    def __init__(self, images: Images, fit_args: dict):
-        self.images, self.fit_args = images, fit_args
+    def __init__(self, images: Images, keeping: Keeping | None, fit_args: dict):
+        self.images, self.keeping, self.fit_args = images, keeping, fit_args
 
     def __len__(self) -> int:
         return len(self.images)
 
     def __getitem__(self, i: int) -> dict | UserError:
         try:
-            image = load_image(self.images, i, **self.fit_args)
+            if self.keeping:
+                image = self.keeping.load(self.images, i)
+            else:
+                image = torch.tensor(load_image(self.images, i, **self.fit_args))
         except UserError as error:
             return error  # raised in a worker, it would arrive as text with a traceback in it
-        return {"image": torch.tensor(image), "label": int(self.images.labels[i]), "index": i}
+        return {"image": image, "label": int(self.images.labels[i]), "index": i}
 
 
 def _leave_signals_to_training(worker: int) -> None:
@@ -93,10 +122,14 @@ def _leave_signals_to_training(worker: int) -> None:
         os.setpgrp()
 
 
-def _collate(samples: list) -> dict[str, Tensor] | UserError:
-    """A batch, or the first image's error."""
+def _collate(samples: list) -> dict[str, Any] | UserError:
+    """A batch, or the first image's error. Images of different sizes are packed: a worker would send each by a file of its own."""
     bad = [sample for sample in samples if isinstance(sample, UserError)]
-    return bad[0] if bad else default_collate(samples)
+    if bad:
+        return bad[0]
+    images = [sample.pop("image") for sample in samples]
+    one_size = len({image.shape for image in images}) == 1
+    return {"image": torch.stack(images) if one_size else Ragged(images).pack(), **default_collate(samples)}
 
 
 def epoch_order(labels: Tensor, *, generator: torch.Generator, balance: str = "none", repeats: int = 1) -> Tensor:
@@ -135,7 +168,7 @@ class TrainLoader:
 
     def __init__(
         self,
-        source: Resident | Streamed,
+        source: Source,
         augment: Augment,
         *,
         recipe: Recipe,
@@ -177,7 +210,7 @@ class TrainLoader:
             mine = {name: value[self.rank :: self.world] for name, value in draws.items()}
             yield list(self._augmented(batch, mine))
 
-    def _augmented(self, batch: dict[str, Tensor], draws: dict[str, Tensor]) -> Iterator[dict[str, Tensor]]:
+    def _augmented(self, batch: Batch, draws: dict[str, Tensor]) -> Iterator[dict[str, Tensor]]:
         parts = self.recipe.accumulate
         for part in range(parts):
             micro = {name: value.tensor_split(parts)[part].to(self.device) for name, value in batch.items()}

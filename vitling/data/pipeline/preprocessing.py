@@ -23,6 +23,9 @@ class Preprocessing:
     max_value: int  # the pixel value that becomes 255
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    # Runs and exports of before say neither: the whole picture, or all that has the shape, by bicubic interpolation.
+    test_crop: float | None = None  # the share that is cut out of the centre; None: all that `fit` shows
+    interpolation: str = "bicubic"
 
     white = renamed_attribute("white", "max_value")
 
@@ -40,7 +43,9 @@ class Preprocessing:
         return (images.float() - mean) / std
 
     def fit_args(self) -> dict[str, Any]:
-        return dict(size=self.size, fit=self.fit, channels=self.channels, max_value=self.max_value)
+        """The arguments of `decode`, `load_image` and `load_split`."""
+        names = ("size", "fit", "channels", "max_value", "test_crop", "interpolation")
+        return {name: getattr(self, name) for name in names}
 
 
 def natural_size(images: Images) -> tuple[int, int] | None:

@@ -8,8 +8,10 @@ from typing import Any
 import torch
 
 from vitling.callbacks import Callback
+from vitling.data.augment.ragged import Ragged
 from vitling.data.pipeline.decoding import decode
-from vitling.data.pipeline.loader import Resident, Streamed
+from vitling.data.pipeline.keeping import Keeping, keep_images
+from vitling.data.pipeline.loader import Resident, ResidentPictures, Streamed
 from vitling.data.sources.images import Images
 
 CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
@@ -48,11 +50,26 @@ def load_split(
     fit: str,
     channels: int,
     max_value: int,
+    test_crop: float | None = None,
+    interpolation: str = "bicubic",
     reading: Reading,
     callback: Callback | None = None,
 ) -> Resident | Streamed:
     """Decode a split into memory where it fits the limit; else read it batch by batch."""
-    args: dict[str, Any] = dict(size=size, fit=fit, channels=channels, max_value=max_value)
+    how: dict[str, Any] = dict(test_crop=test_crop, interpolation=interpolation)
+    args: dict[str, Any] = dict(size=size, fit=fit, channels=channels, max_value=max_value, **how)
     if len(images) * channels * size[0] * size[1] > reading.memory_gb * 2**30:
         return Streamed(images, workers=reading.workers, **args)
     return Resident(decode(images, task=f"reading {name}", callback=callback, **args), torch.as_tensor(images.labels))
+
+
+def load_pictures(
+    images: Images, name: str, keeping: Keeping, *, reading: Reading, callback: Callback | None = None
+) -> Resident | ResidentPictures | Streamed:
+    """The same for training images that crops are cut from, each as large as it is kept."""
+    if keeping.bytes_for(images) > reading.memory_gb * 2**30:
+        return Streamed(images, workers=reading.workers, keeping=keeping)
+    kept, labels = keep_images(images, keeping, task=f"reading {name}", callback=callback), images.labels
+    if isinstance(kept, Ragged):
+        return ResidentPictures(kept, torch.as_tensor(labels))
+    return Resident(kept, torch.as_tensor(labels))

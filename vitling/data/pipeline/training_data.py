@@ -1,15 +1,20 @@
 """From a recipe to splits that can be batched: open, carve, choose a size, decode or stream, measure mean and std."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
+
 from vitling.callbacks import Callback
-from vitling.data.pipeline.decoding import channel_statistics
-from vitling.data.pipeline.loader import Resident, Streamed
+from vitling.data.augment.ragged import Ragged
+from vitling.data.pipeline.decoding import SAMPLE, channel_statistics, decode
+from vitling.data.pipeline.keeping import keep_images, keeping_for
+from vitling.data.pipeline.loader import Resident, Source, Streamed
 from vitling.data.pipeline.preprocessing import Preprocessing, as_size, natural_size
-from vitling.data.pipeline.reading import Reading, load_split
+from vitling.data.pipeline.reading import Reading, load_pictures, load_split
 from vitling.data.sources.dataset import Dataset, open_dataset
-from vitling.data.sources.images import Images
+from vitling.data.sources.images import Images, evenly
 from vitling.data.splits import carve_validation, k_folds, take_fraction
 from vitling.errors import UserError
 from vitling.recipes import Recipe
@@ -20,7 +25,7 @@ class TrainingData:
     """The training and validation splits of a run. The test split is not opened here."""
 
     dataset: Dataset
-    train: Resident | Streamed
+    train: Source
     val: Resident | Streamed
     preprocessing: Preprocessing
 
@@ -41,10 +46,14 @@ def prepare_training_data(
     dataset = open_recipe_data(recipe, reading, opened=dataset)
     train, val = split_training(dataset, recipe)
     size = as_size(recipe.img_size) or natural_size(train) or model_size
-    args: dict[str, Any] = dict(fit=recipe.fit, channels=dataset.channels, max_value=dataset.max_value)
-    stored = as_size(recipe.train_size) or size
+    args: dict[str, Any] = dict(
+        fit=recipe.fit,
+        channels=dataset.channels,
+        max_value=dataset.max_value,
+        interpolation=recipe.interpolation,
+    )
     reader: dict[str, Any] = dict(reading=reading, callback=callback)
-    train_source = load_split(train, "train", size=stored, **args, **reader)
+    train_source, pixels = _load_training(train, recipe, size, args, reader)
     if (recipe.mean is None) != (recipe.std is None):
         raise UserError("mean and std belong together; give both, or neither to take them from the training images.")
     if recipe.mean and recipe.std:
@@ -53,11 +62,30 @@ def prepare_training_data(
             if len(values) != dataset.channels:
                 raise UserError(f"{key} has {len(values)} values, but the images have {dataset.channels} channels.")
     else:
-        pixels = train_source.images if isinstance(train_source, Resident) else train
-        mean, std = map(tuple, channel_statistics(pixels, size=stored, **args))
-    preprocessing = Preprocessing(size=size, mean=tuple(mean), std=tuple(std), **args)
-    val_source = load_split(val, "val", size=size, **args, **reader)
+        mean, std = map(tuple, channel_statistics(pixels()))
+    preprocessing = Preprocessing(size=size, mean=tuple(mean), std=tuple(std), test_crop=recipe.test_crop, **args)
+    val_source = load_split(val, "val", **preprocessing.fit_args(), **reader)
     return TrainingData(dataset, train_source, val_source, preprocessing)
+
+
+def _load_training(
+    train: Images, recipe: Recipe, size: tuple[int, int], args: dict[str, Any], reader: dict[str, Any]
+) -> tuple[Source, Callable[[], Tensor | Ragged]]:
+    """The training images as they are kept, and what their mean and deviation are taken from: of streamed ones, a sample."""
+    keeping = keeping_for(recipe, size=size, **args)
+    stored = dict(args, size=as_size(recipe.train_size) or size)
+    if keeping:
+        source = load_pictures(train, "train", keeping, **reader)
+    else:
+        source = load_split(train, "train", **stored, **reader)
+
+    def pixels() -> Tensor | Ragged:
+        if not isinstance(source, Streamed):
+            return source.images
+        sample = train.subset(evenly(len(train), SAMPLE))
+        return keep_images(sample, keeping) if keeping else decode(sample, **stored)
+
+    return source, pixels
 
 
 def open_recipe_data(recipe: Recipe, reading: Reading, *, opened: Dataset | None = None) -> Dataset:

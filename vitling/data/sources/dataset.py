@@ -23,6 +23,8 @@ from vitling.data.threads import map_threads
 from vitling.errors import UserError, did_you_mean
 
 ON_BAD_IMAGE = ("error", "skip")
+MANY_CHANNELS = 4  # more than these are neither grey nor colour, with or without transparency
+MANY_BANDS = 16  # beyond these, and half of the pixels along a side, it may be a volume as well
 HEADS = 2000  # images whose heads are read to learn channels and depth
 LISTS = {".csv": read_csv, ".tsv": read_csv, ".txt": read_list, ".lst": read_list}
 DEPTHS = 256  # 16-bit images that are decoded to learn how many of their bits are used
@@ -274,6 +276,18 @@ def _shared_images(splits: dict[str, Images]) -> list[str]:
     return notes
 
 
+def _refuse_volumes(data: str, images: Images, i: int, channels: int) -> None:
+    """Scans of many layers look like images of many channels: as many as an image has pixels along a side."""
+    height, width = images.size(i)
+    many = channels > MANY_BANDS and 2 * channels >= min(height, width)
+    if many or (channels > MANY_CHANNELS and channels == width):
+        raise UserError(
+            f"{data}: {images.names[i]} is {height} x {width} x {channels}, which looks like a volume (depth x height x width) and would "
+            f"be read as an image of {channels} channels; save its slices as images, (N, height, width), or say channels={channels} "
+            "if these are channels"
+        )
+
+
 def _look(data: str, images: Images, wanted: int | None, notes: list[str]) -> tuple[int, int]:
     """The number of channels, and the pixel value that becomes 255."""
     if not len(images):
@@ -281,6 +295,8 @@ def _look(data: str, images: Images, wanted: int | None, notes: list[str]) -> tu
     indices = evenly(len(images), 1 if isinstance(images, ArrayImages) else HEADS)
     layouts = list(map_threads(images.layout, indices))
     stored = {layout.channels for layout in layouts}
+    if wanted is None:
+        _refuse_volumes(data, images, indices[0], max(stored))
     channels = wanted or max(stored)
     # Grey and colour turn into each other; other counts must be what is wanted.
     if stored != {channels} and not (stored | {channels} <= {1, 3}):

@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,8 @@ from vitling.errors import UserError, did_you_mean
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".jp2", ".avif"}
 IMAGE_SUFFIXES |= {".ppm", ".pgm", ".pbm", ".pnm", ".tga", ".npy"}
 FITS = ("resize", "pad", "crop")
+INTERPOLATIONS = ("bilinear", "bicubic")
+Box = tuple[float, float, float, float]  # left, top, right, bottom, as Pillow takes it
 SKIP = "Repair or remove it, or pass on_bad_image=skip to leave such images out."
 
 
@@ -233,10 +236,20 @@ def pillow_pixels(image: Image.Image, name: str) -> np.ndarray:
         return _pixels(ImageOps.exif_transpose(image), alpha=False)
 
 
-def fit_image(array: np.ndarray, size: tuple[int, int], fit: str, channels: int, max_value: int = 255) -> np.ndarray:
-    """Bring H x W x C pixels, uint8 or uint16, to uint8 C x height x width (antialiased bicubic, timm's default).
+def fit_image(
+    array: np.ndarray,
+    size: tuple[int, int],
+    fit: str,
+    channels: int,
+    max_value: int = 255,
+    *,
+    test_crop: float | None = None,
+    interpolation: str = "bicubic",
+) -> np.ndarray:
+    """Bring H x W x C pixels, uint8 or uint16, to uint8 C x height x width, antialiased.
 
-    fit="resize" stretches, "pad" keeps the shape and fills up with black, "crop" keeps it and cuts the longer sides.
+    fit="resize" stretches, "pad" keeps the shape and fills up with black, "crop" keeps it and cuts the longer sides. With
+    `test_crop` the image is fitted to a size larger by that share, and its centre is cut out, as timm and torchvision do it.
     `max_value` is the value of 16-bit pixels that becomes 255. Brighter ones are clipped, except where it is 255 itself: then
     the data is of 8 bits, and nearly all of a deeper image would be clipped.
     """
@@ -251,8 +264,29 @@ def fit_image(array: np.ndarray, size: tuple[int, int], fit: str, channels: int,
             f"the image has {array.shape[-1]} channels where {channels} are wanted; only grey and colour (1 and 3) "
             "are turned into each other"
         )
-    height, width = size
+    if interpolation not in INTERPOLATIONS:
+        raise UserError(f"unknown interpolation '{interpolation}'. {did_you_mean(interpolation, INTERPOLATIONS)}")
     h, w = array.shape[:2]
+    if test_crop is None:
+        inner, box = _fit_once(h, w, size, fit)
+    else:
+        inner, box = _fit_larger(h, w, enlarged(size, test_crop), fit), (0.0, 0.0, float(w), float(h))
+    pixels = _resize(array, inner, box, interpolation)
+    if array.dtype == np.uint16:
+        pixels = np.clip(np.rint(pixels * (255 / max_value)), 0, 255).astype(np.uint8)
+    pixels = _cut_centre(pixels.transpose(2, 0, 1), size)
+    return np.ascontiguousarray(np.broadcast_to(pixels, (channels, *size)))
+
+
+def enlarged(size: tuple[int, int], test_crop: float | None) -> tuple[int, int]:
+    """The size that an image is fitted to before its centre is cut out: 256 of 224 with a share of 0.875."""
+    height, width = (math.floor(side / (test_crop or 1)) for side in size)
+    return height, width
+
+
+def _fit_once(h: int, w: int, size: tuple[int, int], fit: str) -> tuple[tuple[int, int], Box]:
+    """What is resampled to which size, so that one step gives the whole picture, or as much as has the shape."""
+    height, width = size
     inner, box = (height, width), (0.0, 0.0, float(w), float(h))
     if fit == "pad":
         scale = min(height / h, width / w)
@@ -263,26 +297,54 @@ def fit_image(array: np.ndarray, size: tuple[int, int], fit: str, channels: int,
         box = (max(left, 0.0), max(top, 0.0), min(w - left, float(w)), min(h - top, float(h)))
     elif fit != "resize":
         raise UserError(f"unknown fit '{fit}'. {did_you_mean(fit, FITS)}")
-    pixels = _resize(array, inner, box)
-    if array.dtype == np.uint16:
-        pixels = np.clip(np.rint(pixels * (255 / max_value)), 0, 255).astype(np.uint8)
-    pixels = pixels.transpose(2, 0, 1)
-    if inner != (height, width):
-        top, left = (height - inner[0]) // 2, (width - inner[1]) // 2
-        canvas = np.zeros((pixels.shape[0], height, width), np.uint8)
-        canvas[:, top : top + inner[0], left : left + inner[1]] = pixels
-        pixels = canvas
-    return np.ascontiguousarray(np.broadcast_to(pixels, (channels, height, width)))
+    return inner, box
+
+
+def _fit_larger(h: int, w: int, size: tuple[int, int], fit: str) -> tuple[int, int]:
+    """The size of the whole image, of which timm then cuts the centre out; with its rounding, and torchvision's for squares."""
+    if fit == "resize":
+        return size
+    if fit not in FITS:
+        raise UserError(f"unknown fit '{fit}'. {did_you_mean(fit, FITS)}")
+    if fit == "crop" and size[0] == size[1]:
+        side = size[0]
+        return (side, int(side * w / h)) if h <= w else (int(side * h / w), side)
+    ratios = h / size[0], w / size[1]
+    ratio = min(ratios) if fit == "crop" else max(ratios)
+    return max(1, round(h / ratio)), max(1, round(w / ratio))
+
+
+def _cut_centre(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """The central C x height x width of an image; where it is smaller, black lies around it."""
+    for axis, wanted in enumerate(size, start=1):
+        length = pixels.shape[axis]
+        if length > wanted:
+            start = round((length - wanted) / 2)
+            pixels = pixels.take(range(start, start + wanted), axis=axis)
+        elif length < wanted:
+            before = (wanted - length) // 2
+            around = [(0, 0)] * 3
+            around[axis] = (before, wanted - length - before)
+            pixels = np.pad(pixels, around)
+    return pixels
 
 
 def load_image(
-    images: Images, i: int, size: tuple[int, int], fit: str, channels: int, max_value: int = 255
+    images: Images,
+    i: int,
+    size: tuple[int, int],
+    fit: str,
+    channels: int,
+    max_value: int = 255,
+    *,
+    test_crop: float | None = None,
+    interpolation: str = "bicubic",
 ) -> np.ndarray:
     """Read and fit image i. Decoding into memory and streaming both come here, so that both give the same pixels."""
     # A JPEG many times too large is decoded at a fraction of its size; twice the target is left for the resampling.
-    array = images.read(i, at_least=2 * max(size))
+    array = images.read(i, at_least=2 * max(enlarged(size, test_crop)))
     try:
-        return fit_image(array, size, fit, channels, max_value)
+        return fit_image(array, size, fit, channels, max_value, test_crop=test_crop, interpolation=interpolation)
     except UserError as error:
         raise BadImage(images.names[i], str(error), "Convert or remove it.") from None
 
@@ -403,16 +465,17 @@ def _luminance(array: np.ndarray) -> np.ndarray:
     return ((weighted + 0x8000) >> 16).astype(array.dtype)[..., None]
 
 
-def _resize(array: np.ndarray, size: tuple[int, int], box: tuple[float, float, float, float]) -> np.ndarray:
+def _resize(array: np.ndarray, size: tuple[int, int], box: Box, interpolation: str) -> np.ndarray:
     """Resample a box of the array. 16 bits give floating-point numbers, so that nothing is lost before scaling."""
     h, w, channels = array.shape
     if size == (h, w) and box == (0, 0, w, h):
         return array
+    how = Image.Resampling[interpolation.upper()]
     if array.dtype == np.uint8 and channels == 3:
-        return np.asarray(Image.fromarray(array).resize(size[::-1], Image.Resampling.BICUBIC, box))
+        return np.asarray(Image.fromarray(array).resize(size[::-1], how, box))
     # Channel by channel: with four at once Pillow would take the last for transparency.
     planes = np.ascontiguousarray(array.transpose(2, 0, 1))
     if array.dtype == np.uint16:
         planes = planes.astype(np.float32)
-    resized = [Image.fromarray(plane).resize(size[::-1], Image.Resampling.BICUBIC, box) for plane in planes]
+    resized = [Image.fromarray(plane).resize(size[::-1], how, box) for plane in planes]
     return np.stack([np.asarray(plane) for plane in resized], axis=-1)

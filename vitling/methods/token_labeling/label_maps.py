@@ -79,6 +79,7 @@ class LabelMaps:
     def __init__(self, folder: str | os.PathLike, header: Header, done: int):
         self.folder, self.header, self.done = Path(folder), header, done
         self.rows = np.arange(header.images)
+        self.central = False  # True: training shows whole pictures, and the maps are only of what has their shape
         self.parts: dict[int, np.ndarray] = {}
 
     def __len__(self) -> int:
@@ -200,18 +201,29 @@ class LabelMaps:
             torch.from_numpy(part).to(index.device) for part in (np.ascontiguousarray(records["score"]), classes)
         )
 
-    def of_split(self, dataset: Dataset, train: Images, *, fit: str, size: tuple[int, int]) -> "LabelMaps":
-        """The maps of `train`, a part of the dataset's split that is shown fitted to `size`; refused unless they are its own.
+    def of_split(
+        self, dataset: Dataset, train: Images, *, fit: str, size: tuple[int, int], whole: bool = False
+    ) -> "LabelMaps":
+        """The maps of `train`, a part of the dataset's split that is shown fitted to `size`, or `whole`; refused unless they are its own.
 
         Maps belong to images by their place in the whole split, which `rows` remembers through carving and subsets.
         """
         check_owner(self.header, dataset, self.folder)
-        check_view(self.header, fit, size, self.folder)
-        whole = dataset.splits[self.header.split]
-        place = np.searchsorted(whole.rows, train.rows)
-        assert (whole.rows[place] == train.rows).all(), "a training image that is not in the split"
-        assert (whole.labels[place] == train.labels).all(), "a training image with another label"
-        return self.subset(place)
+        check_view(self.header, fit, size, self.folder, whole)
+        split = dataset.splits[self.header.split]
+        place = np.searchsorted(split.rows, train.rows)
+        assert (split.rows[place] == train.rows).all(), "a training image that is not in the split"
+        assert (split.labels[place] == train.labels).all(), "a training image with another label"
+        view = self.subset(place)
+        view.central = whole and self.header.fit == "crop"
+        return view
+
+    def covered_shares(self, sizes: Tensor) -> Tensor | None:
+        """What shares of width and height, in the middle of pictures of these `sizes` (B, 2), the maps are of; None: all."""
+        if not self.central:
+            return None
+        scales = torch.tensor(self.header.size) / sizes
+        return (scales / scales.amax(dim=1, keepdim=True)).flip(1)
 
 
 def read_header(folder: str | os.PathLike) -> tuple[Header, int]:
@@ -250,11 +262,14 @@ def check_owner(header: Header, dataset: Dataset, folder: str | os.PathLike) -> 
         )
 
 
-def check_view(header: Header, fit: str, size: tuple[int, int], folder: str | os.PathLike) -> None:
+def check_view(header: Header, fit: str, size: tuple[int, int], folder: str | os.PathLike, whole: bool = False) -> None:
     """Refuse maps that cover another part of the picture than training shows.
 
-    A picture that is stretched is always whole; what is cut off or padded depends on the shape it is brought to.
+    A picture that is stretched is always whole; what is cut off or padded depends on the shape it is brought to. Crops of whole
+    pictures may leave the central part that maps of fit=crop cover: what lies outside has no label.
     """
+    if whole and fit == "crop" and header.fit in ("resize", "crop"):
+        return
     same_shape = header.size[0] * size[1] == header.size[1] * size[0]
     if header.fit != fit or (fit != "resize" and not same_shape):
         seen = f"fit={header.fit} at {header.size[0]}x{header.size[1]}"

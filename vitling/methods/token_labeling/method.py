@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from timm.layers import trunc_normal_
 from torch import Tensor, nn
 
+from vitling.data.pipeline.keeping import crops_show_whole_pictures
 from vitling.data.pipeline.preprocessing import as_size
 from vitling.data.pipeline.training_data import split_training
 from vitling.errors import UserError
@@ -119,6 +120,7 @@ class TokenLabeling(MixingMethod):
         if labels == "truth":
             return others
         data, recipe = preparation.data, preparation.recipe
+        whole = crops_show_whole_pictures(recipe)
         source: Source = annotator
         folder: str | Path = labels
         if relabel == "auto":
@@ -132,14 +134,15 @@ class TokenLabeling(MixingMethod):
                     data.dataset,
                     folder,
                     size=annotator_size,
-                    fit=recipe.fit,
+                    fit="resize" if whole else recipe.fit,
                     top_k=top_k,
                     callback=preparation.callback,
                 )
             )
         train, _ = split_training(data.dataset, recipe)
         shown = as_size(recipe.train_size) or data.preprocessing.size
-        return {"maps": LabelMaps.open(folder).of_split(data.dataset, train, fit=recipe.fit, size=shown), **others}
+        maps = LabelMaps.open(folder)
+        return {"maps": maps.of_split(data.dataset, train, fit=recipe.fit, size=shown, whole=whole), **others}
 
     @classmethod
     def first_run(cls, recipe: Recipe) -> Recipe | None:
@@ -166,7 +169,9 @@ class TokenLabeling(MixingMethod):
         labels = recipe.method_args.get("labels", "truth")
         if labels == "truth" or Path(labels).exists():
             return ""
-        return f"it needs label maps in {labels}; write them there with `vitling relabel`, fit=crop."
+        how = f"--fit {recipe.fit}" + (" --raw-scores" if recipe.method_args.get("axes") == "official" else "")
+        command = f"vitling relabel ANNOTATOR DATA {how} --out {labels}"
+        return f"it needs label maps in {labels}; write them there with `{command}`."
 
     def forward(self, batch: Batch, progress: float) -> dict[str, Tensor]:
         losses = self.token_losses(batch)[0]
@@ -221,11 +226,15 @@ class TokenLabeling(MixingMethod):
             return truth[:, :, None].expand(-1, -1, 2 + tokens)
         with torch.autocast(images.device.type, enabled=False):  # labels in full precision whatever the model's is
             scores, classes = self.maps.take(batch["index"])
+            geometry = batch["geometry"]
             where: dict[str, Any] = dict(
-                num_classes=self.num_classes, img_size=tuple(images.shape[-2:]), axes=self.axes
+                num_classes=self.num_classes,
+                img_size=tuple(images.shape[-2:]),
+                axes=self.axes,
+                covered=self.maps.covered_shares(geometry.sizes),
             )
-            crop = transport_labels(scores, classes, batch["geometry"], size=(1, 1), **where)
-            dense = [transport_labels(scores, classes, batch["geometry"], size=self.grid, **where)] if tokens else []
+            crop = transport_labels(scores, classes, geometry, size=(1, 1), **where)
+            dense = [transport_labels(scores, classes, geometry, size=self.grid, **where)] if tokens else []
             target = label_target(labels, crop, *dense, label_smoothing=self.label_smoothing)
         if self.class_label == "truth":
             target[:, :, 1] = target[:, :, 0]

@@ -66,7 +66,7 @@ def relabel(
         return _convert_author_maps(Path(annotator), dataset, out, size, fit or "crop", callback)
 
     annotator = open_annotator(annotator, dataset, which, callback)
-    annotator = _look_at(annotator, size, fit)
+    annotator = look_at(annotator, size, fit)
     order = class_order(annotator, dataset)
     model, view, images = annotator.module, annotator.preprocessing, dataset.splits["train"]
     device = default_device()
@@ -154,12 +154,14 @@ def open_annotator(
     return open_model(source, which=which, max_value=dataset.max_value, callback=callback)
 
 
-def _look_at(annotator: OpenedModel, size: tuple[int, int] | None, fit: str | None) -> OpenedModel:
+def look_at(annotator: OpenedModel, size: tuple[int, int] | None, fit: str | None) -> OpenedModel:
     """The annotator seeing images at another size or fitted in another way, where one is given."""
     own = annotator.preprocessing
     if size not in (None, own.size) and hasattr(annotator.module, "set_input_size"):
         annotator.module.set_input_size(img_size=size)
-    return replace(annotator, preprocessing=replace(own, size=size or own.size, fit=fit or own.fit))
+    # Whatever share it is tested at: a map is of all that the fit shows.
+    view = replace(own, size=size or own.size, fit=fit or own.fit, test_crop=None)
+    return replace(annotator, preprocessing=view)
 
 
 def class_order(annotator: OpenedModel, dataset: Dataset) -> list[int]:

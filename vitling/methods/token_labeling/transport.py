@@ -30,18 +30,22 @@ def transport_labels(
     size: tuple[int, int],
     img_size: tuple[int, int],
     axes: str = "geometric",
+    covered: Tensor | None = None,
 ) -> Tensor:
     """Class scores (B, num_classes, *size) of the tokens of augmented images of `img_size`.
 
     `scores` and `classes` (B, h, w, k) are the best classes of each cell of the maps; all others score 0. A token is
     labelled by what it shows of the image; one that shows nothing of it, only fill colour or erasing noise, scores 0 throughout.
+    `covered` (B, 2) are the shares of the pictures' widths and heights, in the middle, that the maps are of; unless given, all.
+    With axes="official" they are taken for all, as the release does.
     """
     if axes not in AXES:
         raise UserError(f"unknown axes={axes!r}. {did_you_mean(axes, AXES)}")
     maps = dense_scores(scores, classes, num_classes)  # (B, h, w, num_classes)
     if axes == "official":
         return _transport_as_released(maps.permute(0, 3, 1, 2), geometry, size)
-    geometry = Geometry(*(part.to(scores.device) for part in geometry))
+    geometry = geometry.to(scores.device)
+    to_map = geometry.affine if covered is None else geometry.affine / covered.to(geometry.affine)[:, :, None]
     # Erased boxes as shares of the image, in the coordinates of the output: -1 to 1, x first.
     top, left, bottom, right = geometry.erased.float().T
     height, width = img_size
@@ -52,9 +56,11 @@ def transport_labels(
         seen = ~((points > low) & (points < high)).all(dim=-1)
         for frame in geometry.frames.unbind(dim=1):
             seen &= (_follow(frame, points).abs() <= 1 + SLACK).all(dim=-1)
+        if covered is not None:
+            seen &= (_follow(to_map, points).abs() <= 1 + SLACK).all(dim=-1)
         return seen
 
-    weights = sampling_weights(geometry.affine, size, tuple(maps.shape[1:3]), shows_image)
+    weights = sampling_weights(to_map, size, tuple(maps.shape[1:3]), shows_image)
     return (weights @ maps.flatten(1, 2)).mT.unflatten(2, size)
 
 
@@ -149,24 +155,29 @@ def move_nearest(maps: Tensor, affine: Tensor, *, edge: bool = False) -> Tensor:
 
 def _transport_as_released(maps: Tensor, geometry: Geometry, size: tuple[int, int]) -> Tensor:
     """Flip, move to the nearest cell, crop with x and y exchanged, in the release's order."""
-    *moves, cut = _steps(geometry.frames.to(maps.device))
-    scale, flips = cut[:, [1, 0], [1, 0]].abs(), cut[:, [1, 0], [1, 0]] < 0  # (B, 2), y first
+    steps = _steps(geometry.frames.to(maps.device))
+    if geometry.cropped_last:
+        cut, *moves, mirror = steps
+    else:
+        *moves, cut = steps
+        mirror = cut
+    y_and_x = [1, 0]
+    scale, flips = cut[:, y_and_x, y_and_x].abs(), mirror[:, y_and_x, y_and_x] < 0  # (B, 2), y first
     for dim, mirrored in zip((2, 3), flips.unbind(dim=1), strict=True):
         maps = torch.where(mirrored.view(-1, 1, 1, 1), maps.flip(dim), maps)
-    for move in moves:
+    for move in reversed(moves):
         maps = move_nearest(maps, move)
-    centre = torch.where(flips, -1, 1) * cut[:, [1, 0], 2]
+    centre = cut[:, y_and_x, 2]
+    if not geometry.cropped_last:  # it is of the picture as it was before the flip
+        centre = torch.where(flips, -1, 1) * centre
     boxes = torch.cat([centre - scale + 1, centre + scale + 1], dim=1) / 2  # top, left, bottom, right
     return roi_align(maps, boxes[:, [1, 0, 3, 2]], size)
 
 
 def _steps(frames: Tensor) -> list[Tensor]:
-    """The map of every single step, (B, 2, 3) each, the crop last, from the maps of all steps up to it."""
+    """The map of every single step, (B, 2, 3) each, in the order of the frames, which are the maps of all steps up to it."""
     whole = F.pad(frames, (0, 0, 0, 1))
     whole[..., 2, 2] = 1
-    *moves, cut = whole.unbind(dim=1)
-    if not moves:
-        return [cut[:, :2]]
-    before = [torch.eye(3, device=frames.device).expand_as(cut), *moves]
-    steps = [step @ earlier.inverse() for step, earlier in zip([*moves, cut], before, strict=True)]
-    return [step[:, :2] for step in [*steps[-2::-1], steps[-1]]]
+    first, *others = whole.unbind(dim=1)
+    steps = [first, *(step @ before.inverse() for before, step in zip([first, *others], others, strict=False))]
+    return [step[:, :2] for step in steps]

@@ -26,11 +26,13 @@ def cifar100_vit_s() -> Recipe:
         model_args=_OFFICIAL,
         data="cifar100",
         img_size=224,
+        interpolation="bilinear",
         mean=(0.5071, 0.4867, 0.4408),
         std=(0.2023, 0.1994, 0.2010),
         epochs=240,
         batch_size=64,
-        augment=Augment(crop="pad", crop_padding=0.125, hflip=0.5),
+        # moved at 32 pixels, and enlarged afterwards
+        augment=Augment(crop="pad", crop_padding=0.125, crop_at="original", interpolation="bilinear", hflip=0.5),
         optim=_ADAMW,
     )
 
@@ -166,11 +168,11 @@ def imagenet_vit_s() -> Recipe:
     return replace(
         cifar100_vit_s(),
         data="",
-        train_size=256,
         fit="crop",
+        test_crop=0.875,
         mean=(0.485, 0.456, 0.406),
         std=(0.229, 0.224, 0.225),
-        augment=Augment(crop="resized", crop_scale=(0.6, 1.0), hflip=0.5),
+        augment=Augment(crop="resized", crop_scale=(0.6, 1.0), interpolation="bilinear", hflip=0.5),
     )
 
 
@@ -205,9 +207,7 @@ def _on_cifar10(row: str, accuracy: str) -> Callable[[], Recipe]:
 
 def _on_imagenet(row: str, percent: int, accuracy: str) -> Callable[[], Recipe]:
     def recipe() -> Recipe:
-        images = {
-            key: getattr(imagenet_vit_s(), key) for key in ("data", "train_size", "fit", "mean", "std", "augment")
-        }
+        images = {key: getattr(imagenet_vit_s(), key) for key in ("data", "fit", "test_crop", "mean", "std", "augment")}
         row_recipe = globals()[f"cifar100_{row}"]()
         return replace(row_recipe, **images, fraction=percent / 100, fraction_rule="bootstrapping")
 

@@ -6,7 +6,14 @@ three views. The paper reports the best epoch of the best of several seeds on th
 
 from vitling.recipes.schema import Augment, Optim, Recipe, replace
 
-_AUGMENT = Augment(crop="pad", crop_padding=0.125, randaugment="rand-m9-mstd0.5-inc1", erase=0.25, repeats=3)
+_AUGMENT = Augment(
+    crop="pad",
+    crop_padding=0.125,
+    interpolation="bicubic",
+    randaugment="rand-m9-mstd0.5-inc1",
+    erase=0.25,
+    repeats=3,
+)
 _OPTIM = Optim(lr=1e-3, lr_per_batch=512, warmup_epochs=5, schedule_per="epoch", schedule_lag_epochs=1)
 
 
@@ -48,7 +55,8 @@ def domainnet_tiny() -> Recipe:
         model="dhvt_tiny_domain_patch16",
         data="",
         img_size=224,
-        train_size=256,
+        fit="crop",
+        test_crop=0.875,
         batch_size=256,
         augment=replace(_AUGMENT, crop="resized"),
         optim=replace(_OPTIM, warmup_epochs=20),

@@ -11,7 +11,6 @@ def vit_nano() -> Recipe:
         method_args=dict(label_smoothing=0.1),
         data="",
         img_size=64,
-        train_size=72,
         epochs=100,
         batch_size=32,
         augment=Augment(crop="resized", crop_scale=(0.35, 1.0), hflip=0.5, color_jitter=0.3),
@@ -25,7 +24,6 @@ def vit_nano_small() -> Recipe:
         vit_nano(),
         model_args=dict(patch_size=4, embed_dim=128, depth=4, num_heads=4),
         img_size=None,
-        train_size=None,
         batch_size=64,
         augment=Augment(crop="pad", hflip=0.5),
     )
@@ -44,7 +42,6 @@ def deit_tiny() -> Recipe:
         model_args=dict(drop_path_rate=0.1),
         method_args=dict(mixup=0.8, cutmix=1.0, label_smoothing=0.1),
         img_size=224,
-        train_size=256,
         epochs=300,
         batch_size=256,
         augment=Augment(crop="resized", crop_scale=(0.2, 1.0), randaugment="rand-m9-mstd0.5-inc1", erase=0.25),
@@ -58,11 +55,10 @@ def resnet18() -> Recipe:
         model="resnet18",
         model_args={},
         img_size=128,
-        train_size=144,
         optim=Optim(name="sgd", lr=0.05, weight_decay=5e-4, warmup_epochs=5),
     )
 
 
 def efficientnet_b0() -> Recipe:
     """timm's EfficientNet-B0 at 128 pixels."""
-    return replace(vit_nano(), model="efficientnet_b0", model_args={}, img_size=128, train_size=144)
+    return replace(vit_nano(), model="efficientnet_b0", model_args={}, img_size=128)

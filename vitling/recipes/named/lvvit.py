@@ -2,15 +2,15 @@
 
 Paper: Jiang et al. 2021, "All Tokens Matter". Where paper and release disagree, the release is followed: a dense weight of 1 (paper:
 0.5), 300 epochs and 10 at the smallest rate, weights averaged over steps. ImageNet cannot be downloaded: give its
-folder as data, and first write its label maps to labels/imagenet (`vitling relabel`, fit=crop). The release evaluates T and S at a
-centre crop of 90 %, ours shows the whole central square.
+folder as data, and first write its label maps, as the release makes them: `vitling relabel ANNOTATOR FOLDER --fit crop --raw-scores
+--out labels/imagenet`. Images are mirrored, changed and only then cropped, and maps follow them as they do in the release.
 """
 
 from typing import Any
 
 from vitling.recipes.schema import Augment, Optim, Recipe, replace
 
-_AUGMENT = Augment(crop="resized", hflip=0.5, randaugment="rand-m9-mstd0.5-inc1", erase=0.25)
+_AUGMENT = Augment(crop="resized", crop_when="last", hflip=0.5, randaugment="rand-m9-mstd0.5-inc1", erase=0.25)
 _MAPS = "labels/imagenet"
 
 
@@ -22,8 +22,8 @@ def _supervised(model: str, **model_args: Any) -> Recipe:
         method_args=dict(mixup=0.8, cutmix=1.0, label_smoothing=0.1),
         data="imagenet",
         img_size=224,
-        train_size=256,
         fit="crop",
+        test_crop=0.9,
         mean=(0.485, 0.456, 0.406),
         std=(0.229, 0.224, 0.225),
         epochs=310,
@@ -40,7 +40,9 @@ def _supervised(model: str, **model_args: Any) -> Recipe:
 def _relabeled(model: str, **method_args: Any) -> Recipe:
     """Table 2, second column: one label per crop."""
     return replace(
-        _supervised(model), method="token_labeling", method_args=dict(labels=_MAPS, label_tokens=False, **method_args)
+        _supervised(model),
+        method="token_labeling",
+        method_args=dict(labels=_MAPS, axes="official", label_tokens=False, **method_args),
     )
 
 
@@ -51,7 +53,7 @@ def _token_labeled(model: str, drop_path_rate: float = 0.1, **method_args: Any) 
         recipe,
         model_args=dict(drop_path_rate=drop_path_rate),
         method="token_labeling",
-        method_args=dict(labels=_MAPS, **method_args),
+        method_args=dict(labels=_MAPS, axes="official", **method_args),
         optim=replace(recipe.optim, lr_per_batch=640),
     )
 
@@ -71,7 +73,7 @@ def imagenet_s() -> Recipe:
 
 def imagenet_m() -> Recipe:
     """LV-ViT-M on ImageNet. Paper: 84.0."""
-    return _token_labeled("lvvit_m", drop_path_rate=0.2)
+    return replace(_token_labeled("lvvit_m", drop_path_rate=0.2), test_crop=1.0)
 
 
 def imagenet_l() -> Recipe:
@@ -80,7 +82,7 @@ def imagenet_l() -> Recipe:
     return replace(
         recipe,
         img_size=288,
-        train_size=328,
+        test_crop=1.0,
         augment=replace(_AUGMENT, randaugment="rand-n3-m9-mstd0.5-inc1"),
         optim=replace(recipe.optim, lr_per_batch=1024),
     )
@@ -95,7 +97,6 @@ def _finer(recipe: Recipe, init: str, size: int) -> Recipe:
         recipe,
         init=init,
         img_size=size,
-        train_size=size * 8 // 7,
         epochs=30,
         batch_size=512,
         optim=replace(recipe.optim, lr=5e-6, lr_per_batch=0, min_lr=5e-6, weight_decay=1e-8, cooldown_epochs=0),
@@ -130,7 +131,7 @@ def imagenet_l_512() -> Recipe:
 
 def imagenet_s_384_from_scratch() -> Recipe:
     """LV-ViT-S trained at 384 pixels from the beginning."""
-    return replace(imagenet_s(), img_size=384, train_size=438)
+    return replace(imagenet_s(), img_size=384)
 
 
 def finetune_s() -> Recipe:

@@ -16,8 +16,8 @@ def _imagenet(model: str, *, lr: float = 5e-4, weight_decay: float = 0.05) -> Re
         method_args=dict(mixup=0.8, cutmix=1.0, label_smoothing=0.1),
         data="imagenet",
         img_size=224,
-        train_size=256,
         fit="crop",
+        test_crop=0.9,
         mean=(0.485, 0.456, 0.406),
         std=(0.229, 0.224, 0.225),
         epochs=310,
@@ -54,7 +54,7 @@ def imagenet_14() -> Recipe:
 
 def imagenet_14_384() -> Recipe:
     """T2T-ViT-14 at 384 pixels, from scratch. Paper: 83.3 (Table 2)."""
-    return replace(imagenet_14(), img_size=384, train_size=438)
+    return replace(imagenet_14(), img_size=384)
 
 
 def imagenet_19() -> Recipe:
@@ -218,11 +218,12 @@ def _transfer(data: str, model: str, embedding: str, init: str) -> Recipe:
         freeze=("norm.*", "cls_token", "pos_embed"),
         data=data,
         img_size=224,
+        interpolation="bilinear",
         mean=(0.4914, 0.4822, 0.4465),
         std=(0.2023, 0.1994, 0.2010),
         epochs=60,
         batch_size=64,
-        augment=Augment(crop="pad", crop_padding=0.125, hflip=0.5),
+        augment=Augment(crop="pad", crop_padding=0.125, hflip=0.5),  # after the images are enlarged
         optim=Optim(
             name="momentum",
             lr=0.05,

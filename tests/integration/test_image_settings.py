@@ -1,0 +1,164 @@
+"""Test crop and interpolation travel with a run: into its evaluation, its predictions and everything that is exported from it."""
+
+import json
+
+import numpy as np
+import pytest
+import timm
+import torch
+import yaml
+from PIL import Image
+from timm.data import create_transform, resolve_data_config
+
+import vitling
+from vitling.data import FileImages, load_image
+from vitling.deploy.export import export
+from vitling.methods.token_labeling.label_maps import LabelMaps
+from vitling.recipes import Augment, Optim, Recipe, load_recipe
+from vitling.runs.opening import open_model
+from vitling.training.beginning import train
+from vitling.training.settings import Settings
+
+ONE_THREAD = Settings(threads=1)
+LOOK = dict(img_size=16, fit="crop", test_crop=0.5, interpolation="bilinear")
+
+
+def make_folder(root):
+    """The classes differ in the middle; around it is noise, and of every size."""
+    rng = np.random.default_rng(0)
+    for split, count in (("train", 24), ("test", 6)):
+        for label in (0, 1):
+            for i in range(count):
+                height, width = 40 + 4 * (i % 3), 40 + 6 * (i % 4)
+                image = rng.integers(0, 256, (height, width, 3), dtype=np.uint8)
+                image[height // 4 : -height // 4, width // 4 : -width // 4] = (200 if label else 50) + image[0, 0] // 16
+                path = root / split / ("dark", "light")[label] / f"{i}.png"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(image).save(path)
+    return root
+
+
+def make_recipe(folder):
+    return Recipe(
+        model="hybrid_vit_test",
+        data=str(folder),
+        epochs=2,
+        batch_size=16,
+        augment=Augment(crop="resized", crop_scale=(0.3, 1.0), crop_when="last", interpolation="bilinear"),
+        optim=Optim(lr=2e-3, warmup_epochs=0),
+        **LOOK,
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return make_folder(tmp_path_factory.mktemp("data"))
+
+
+@pytest.fixture(scope="module")
+def run(folder, tmp_path_factory):
+    return train(make_recipe(folder), tmp_path_factory.mktemp("runs") / "run", settings=ONE_THREAD)
+
+
+def images_of(folder):
+    paths = sorted((folder / "test").glob("*/*.png"))
+    return paths, FileImages(paths, [0] * len(paths))
+
+
+def test_the_run_keeps_them_and_evaluates_with_them(run, folder):
+    seen = run.preprocessing()
+    assert (seen.test_crop, seen.interpolation, seen.fit) == (0.5, "bilinear", "crop")
+    assert (run.recipe.test_crop, run.recipe.interpolation) == (0.5, "bilinear")
+    result = vitling.evaluate(run.path)
+    paths, images = images_of(folder)
+    pixels = np.stack([load_image(images, i, (16, 16), "crop", 3, **_how()) for i in range(len(images))])
+    with torch.inference_mode():
+        logits = run.load_model()(seen.normalize(torch.from_numpy(pixels)))
+    correct = sum(p.parent.name == run.class_names[k] for p, k in zip(paths, logits.argmax(1).tolist(), strict=True))
+    assert result.top1 == pytest.approx(correct / len(paths))
+
+
+def _how():
+    return dict(test_crop=0.5, interpolation="bilinear")
+
+
+def test_predictions_look_at_the_centre_only(run, folder, tmp_path):
+    path = next((folder / "test" / "dark").glob("*.png"))
+    image = np.array(Image.open(path))
+    height, width = image.shape[:2]
+    outside = np.ones((height, width), bool)
+    half = min(height, width) // 4 + 2
+    outside[height // 2 - half : height // 2 + half, width // 2 - half : width // 2 + half] = False
+    image[outside] = 255
+    Image.fromarray(image).save(tmp_path / "framed.png")
+    first, second = vitling.predict(run.path, [path, tmp_path / "framed.png"])
+    assert first.probabilities == second.probabilities
+
+
+def test_exports_say_them_and_predict_the_same(run, folder, tmp_path):
+    pytest.importorskip("onnxruntime", reason='needs pip install "vitling[export]"')
+    paths, _ = images_of(folder)
+    expected = [p.probabilities for p in vitling.predict(run.path, paths)]
+    for to, out in (("timm", tmp_path / "folder"), ("onnx", tmp_path / "model.onnx")):
+        exported = export(run, to, out)
+        seen = open_model(exported.path).preprocessing
+        assert seen == run.preprocessing()
+        again = [p.probabilities for p in vitling.predict(exported.path, paths)]
+        np.testing.assert_allclose(again, expected, atol=1e-4)
+    card = (tmp_path / "folder" / "README.md").read_text()
+    assert "32 x 32, of which the centre of that size is cut out (bilinear, antialiased)" in card
+
+
+@pytest.mark.parametrize("saved", ["run", "export"])
+def test_config_json_says_them_as_timm_does_and_timms_transform_gives_our_pixels(run, folder, tmp_path, saved):
+    place = run.path / "best" if saved == "run" else export(run, "timm", tmp_path / "folder").path
+    config = json.loads((place / "config.json").read_text())["pretrained_cfg"]
+    assert (config["crop_pct"], config["interpolation"], config["crop_mode"]) == (0.5, "bilinear", "center")
+    model = timm.create_model(f"local-dir:{place}", pretrained=True)
+    transform = create_transform(**resolve_data_config({}, model=model))
+    paths, images = images_of(folder)
+    for i, path in enumerate(paths):
+        ours = torch.tensor(load_image(images, i, (16, 16), "crop", 3, **_how()))[None]
+        torch.testing.assert_close(
+            run.preprocessing().normalize(ours)[0], transform(Image.open(path)), atol=1e-4, rtol=1e-4
+        )
+
+
+def test_tokens_of_crops_from_whole_pictures_are_labelled_by_maps_of_whole_pictures(folder, tmp_path):
+    recipe = vitling.override(
+        make_recipe(folder),
+        ["model=lvvit_test", "method=token_labeling", "method_args.relabel=auto", "method_args.annotator_epochs=1"],
+    )
+    run = train(recipe, tmp_path / "run", settings=ONE_THREAD)
+    assert run.finished
+    assert LabelMaps.open(run.path / "labels").header.fit == "resize"
+    vitling.relabel(run.path / "annotator", str(folder), tmp_path / "central", fit="crop", raw_scores=True)
+    for axes in ("official", "geometric"):
+        again = vitling.override(recipe, {"method_args": dict(labels=str(tmp_path / "central"), axes=axes)})
+        assert train(again, tmp_path / axes, settings=ONE_THREAD).finished
+
+
+def test_a_run_that_was_recorded_before_opens_and_goes_on_as_it_did(folder, tmp_path):
+    """Its files lack the newer keys: they mean what they meant, also for a training that goes on."""
+    recipe = vitling.override(make_recipe(folder), ["test_crop=none", "interpolation=bicubic", "train_size=16"])
+    recipe = vitling.override(recipe, ["augment.interpolation=random", "augment.crop_when=first"])
+    run = train(recipe, tmp_path / "run", settings=ONE_THREAD)
+    before = vitling.evaluate(run.path).top1
+    tree = yaml.safe_load((run.path / "recipe.yaml").read_text())
+    info = json.loads((run.path / "run.json").read_text())
+    for known in (tree, info["asked"]["recipe"]):
+        for key in ("test_crop", "interpolation"):
+            known.pop(key)
+        for key in ("crop_at", "crop_when", "interpolation"):
+            known["augment"].pop(key)
+    tree["train_size"] = None  # as it was written then: crops of images of the model's size
+    for key in ("test_crop", "interpolation"):
+        info["preprocessing"].pop(key)
+    (run.path / "recipe.yaml").write_text(yaml.safe_dump(tree))
+    (run.path / "run.json").write_text(json.dumps(info))
+    opened = vitling.load_run(run.path)
+    assert load_recipe(run.path).train_size == (16, 16)
+    assert (opened.preprocessing().test_crop, opened.preprocessing().interpolation) == (None, "bicubic")
+    assert vitling.evaluate(opened).top1 == before
+    assert vitling.predict(opened, folder / "test")
+    assert train(recipe, run.path, settings=ONE_THREAD).finished

@@ -1,0 +1,113 @@
+"""How large training images are kept so that random crops can be cut from the picture itself.
+
+A picture is kept as it is, or smaller where that costs its crops nothing that they would show: the largest crop still has more pixels
+than the model sees, and a crop of the mean area as many. What is kept depends on nothing but the recipe and the picture, so images in
+memory and streamed ones give the same crops.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vitling.callbacks import Callback
+from vitling.data.augment.ragged import Ragged
+from vitling.data.pipeline.decoding import CHUNK, decode
+from vitling.data.sources.images import ArrayImages, Images, evenly, load_image
+from vitling.data.threads import map_threads
+from vitling.recipes import Recipe
+
+HEADS = 1000  # images whose sizes are looked up to learn how much memory all would take
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """What is kept of pictures that crops of `size` are cut from.
+
+    `spare` is how many times longer than the model's sides a picture stays. With `whole` all of it stays; else what `fit` shows, as
+    crops that only move the picture need it.
+    """
+
+    size: tuple[int, int]
+    fit: str
+    channels: int
+    max_value: int = 255
+    interpolation: str = "bicubic"
+    spare: float = 1.0
+    whole: bool = True
+
+    def kept_size(self, height: int, width: int) -> tuple[int, int]:
+        """Height and width at which a picture of this size is kept; never more than it has."""
+        most = [math.ceil(self.spare * side) for side in self.size]
+        if self.fit == "resize":  # each side by itself, because the picture is stretched anyway
+            return min(height, most[0]), min(width, most[1])
+        if self.fit == "crop" and self.whole:
+            scale = min(1.0, max(most[0] / height, most[1] / width))
+            return max(1, round(height * scale)), max(1, round(width * scale))
+        scales = height / self.size[0], width / self.size[1]
+        scale = min(self.spare, min(scales) if self.fit == "crop" else max(scales))
+        return max(1, round(self.size[0] * scale)), max(1, round(self.size[1] * scale))
+
+    def fit_args(self, height: int, width: int) -> dict[str, Any]:
+        """The arguments of `load_image` for a picture of this size."""
+        fit = "resize" if self.fit == "crop" and self.whole else self.fit
+        how = dict(channels=self.channels, max_value=self.max_value, interpolation=self.interpolation)
+        return dict(size=self.kept_size(height, width), fit=fit, **how)
+
+    def load(self, images: Images, i: int) -> Tensor:
+        """Image i as it is kept, (C, height, width)."""
+        return torch.tensor(load_image(images, i, **self.fit_args(*images.size(i))))
+
+    def bytes_for(self, images: Images) -> int:
+        """What all images take, from the sizes of some."""
+        some = evenly(len(images), 1 if isinstance(images, ArrayImages) else HEADS)
+        sizes = map_threads(images.size, some.tolist())
+        return round(self.channels * len(images) * _mean(math.prod(self.kept_size(*size)) for size in sizes))
+
+
+def keeping_for(recipe: Recipe, **what: Any) -> Keeping | None:
+    """How this recipe's training images are kept; None where they are fitted to a size before they are cropped."""
+    if recipe.train_size is not None:
+        return None
+    if recipe.augment.crop == "resized":
+        return Keeping(spare=_mean(recipe.augment.crop_scale) ** -0.5, **what)
+    if recipe.augment.crop == "pad" and recipe.augment.crop_at == "original":
+        return Keeping(whole=False, **what)
+    return None
+
+
+def crops_show_whole_pictures(recipe: Recipe) -> bool:
+    """Whether crops may show any part of a picture, also what its fit would cut off, and nothing else."""
+    return recipe.train_size is None and recipe.augment.crop == "resized" and recipe.fit != "pad"
+
+
+def keep_images(
+    images: Images, keeping: Keeping, *, task: str = "decoding", callback: Callback | None = None
+) -> Tensor | Ragged:
+    """All images as they are kept, uint8: one tensor (N, C, H, W) where all have one size, else each of its own."""
+    some = [0] if isinstance(images, ArrayImages) and len(images) else range(len(images))
+    every = [keeping.fit_args(*size) for size in map_threads(images.size, some)]
+    if len({args["size"] for args in every}) == 1:
+        return decode(images, task=task, callback=callback, **every[0])
+    # One buffer of the size that is known now: a second copy would double the memory.
+    sizes = torch.tensor([args["size"] for args in every]).view(-1, 2)
+    kept = Ragged.unpack(torch.empty(keeping.channels * int(sizes.prod(dim=1).sum()), dtype=torch.uint8), sizes)
+
+    def load(start: int) -> int:
+        stop = min(start + CHUNK, len(images))
+        for i in range(start, stop):
+            kept.images[i].numpy()[...] = load_image(images, i, **every[i])
+        return stop
+
+    for stop in map_threads(load, range(0, len(images), CHUNK)):
+        if callback:
+            callback.on_progress(task, stop, len(images))
+    return kept
+
+
+def _mean(values: Iterable[float]) -> float:
+    values = list(values)
+    return sum(values) / max(1, len(values))

@@ -1,0 +1,56 @@
+"""Recipes that earlier versions wrote: what a record without the newer keys means."""
+
+from collections.abc import Iterator
+from typing import Any
+
+# What earlier versions did, before these keys could say otherwise.
+EARLIER = {
+    "test_crop": None,
+    "interpolation": "bicubic",
+    "augment.crop_at": "img_size",
+    "augment.crop_when": "first",
+    "augment.interpolation": "random",
+}
+RECORDED = {
+    "train_size",
+    "img_size",
+    "fit",
+    "augment",
+    "epochs",
+    "seed",
+}  # by which a whole record is told from a few keys
+
+
+def complete(tree: dict[str, Any]) -> dict[str, Any]:
+    """A whole record with the newer keys, where it has none of them."""
+    if not _is_earlier(tree):
+        return tree
+    own = {key: value for key, value in EARLIER.items() if "." not in key}
+    augment = {key.removeprefix("augment."): value for key, value in EARLIER.items() if "." in key}
+    return {**own, **tree, "augment": {**augment, **tree["augment"]}}
+
+
+def bring_up_to_date(tree: dict[str, Any]) -> dict[str, Any]:
+    """The same, meaning what it meant: without a train_size, crops were cut from images of the model's size."""
+    if _is_earlier(tree) and tree["train_size"] is None and tree["augment"].get("crop") == "resized":
+        tree = {**tree, "train_size": tree["img_size"]}
+    return complete(tree)
+
+
+def earlier_forms(tree: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """How an earlier version may have written this recipe; nothing where it could not have."""
+    augment = tree["augment"]
+    flat = {**tree, **{f"augment.{key}": value for key, value in augment.items()}}
+    if any(flat[key] != value for key, value in EARLIER.items()):
+        return
+    kept = {key: value for key, value in tree.items() if key not in EARLIER}
+    kept["augment"] = {key: value for key, value in augment.items() if f"augment.{key}" not in EARLIER}
+    resized = augment["crop"] == "resized"
+    if not resized or tree["train_size"] is not None:
+        yield kept
+    if resized and tree["train_size"] == tree["img_size"]:
+        yield {**kept, "train_size": None}
+
+
+def _is_earlier(tree: dict[str, Any]) -> bool:
+    return tree.keys() >= RECORDED and "interpolation" not in tree and isinstance(tree["augment"], dict)
