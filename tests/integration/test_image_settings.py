@@ -149,7 +149,7 @@ def test_a_run_that_was_recorded_before_opens_and_goes_on_as_it_did(folder, tmp_
     for known in (tree, info["asked"]["recipe"]):
         for key in ("test_crop", "interpolation"):
             known.pop(key)
-        for key in ("crop_at", "crop_when", "interpolation"):
+        for key in ("crop_at", "crop_when", "interpolation", "crop_padding_mode", "cutout"):
             known["augment"].pop(key)
     tree["train_size"] = None  # as it was written then: crops of images of the model's size
     for key in ("test_crop", "interpolation"):

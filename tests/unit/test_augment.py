@@ -272,12 +272,13 @@ def test_a_very_long_image_is_cropped_in_the_middle():
     assert boxes.tolist() == [[0, 86, 20, 113]] * 5  # 27 wide: the ratio 4/3
 
 
-def test_a_padded_crop_is_a_window_of_the_image_with_zeros_around():
+@pytest.mark.parametrize(("mode", "torchs"), [("zeros", "constant"), ("reflect", "reflect")])
+def test_a_padded_crop_is_a_window_of_the_image_with_zeros_or_its_reflection_around(mode, torchs):
     images, padding = photos(), 8
-    transform = augment(crop="pad", crop_padding=padding)
+    transform = augment(crop="pad", crop_padding=padding, crop_padding_mode=mode)
     draws = transform.draw(16, seeded())
     result = to_uint8(transform.apply(images, draws))
-    padded = F.pad(images, [padding] * 4)
+    padded = F.pad(images, [padding] * 4, mode=torchs)
     corners = set()
     for image, window in zip(padded, result, strict=True):
         places = [
@@ -377,6 +378,32 @@ def test_erasing_writes_normal_noise_into_the_box_and_nowhere_else():
 def everything(size=32, **settings) -> Augment:
     defaults = dict(crop="resized", hflip=0.5, vflip=0.5, randaugment=POLICY, color_jitter=0.4, erase=0.25)
     return augment(size, **{**defaults, **settings})
+
+
+def test_a_cut_out_square_has_the_mean_colour_and_lies_anywhere():
+    images = photos()
+    plain = augment()(images)
+    transform = augment(cutout=0.2)
+    result = transform(images, seeded())
+    side, areas = 0.2 * min(HEIGHT, WIDTH), []
+    for image, whole in zip(result, plain, strict=True):
+        changed = (image != whole).any(dim=0)
+        rows, columns = changed.any(dim=1), changed.any(dim=0)
+        box = rows[:, None] & columns[None]
+        assert (image[:, box] == 0).all()
+        assert torch.equal(image[:, ~box], whole[:, ~box])
+        assert rows.sum() <= side + 1
+        assert columns.sum() <= side + 1
+        areas.append(box.sum().item())
+    assert max(areas) == side**2  # whole squares
+    assert min(areas) < side**2  # and some that reach beyond the edge
+
+
+def test_a_setting_that_is_off_draws_nothing():
+    assert torch.equal(
+        augment(crop="pad").draw(4, seeded())["cubic"], augment(crop="pad", cutout=0.0).draw(4, seeded())["cubic"]
+    )
+    assert "cutout_place" not in augment().draw(4, seeded())
 
 
 def test_normalisation_is_timms():
@@ -519,6 +546,8 @@ def test_a_marked_cell_moves_with_the_image(crop, moves):
         (dict(interpolation="bicubik"), "Did you mean bicubic"),
         (dict(erase_mode="rand"), "unknown augment.erase_mode='rand'"),
         (dict(hflip=1.5), "augment.hflip=1.5 is a probability"),
+        (dict(cutout=-0.5), "augment.cutout=-0.5 is a probability or a share"),
+        (dict(crop_padding_mode="mirror"), "unknown augment.crop_padding_mode='mirror'"),
         (dict(std=(1.0, 1.0)), "one value per channel"),
         (dict(crop_scale=(0.5, 0.1)), r"augment.crop_scale=\(0.5, 0.1\)"),
         (dict(color_jitter=-0.4), "augment.color_jitter=-0.4"),
@@ -536,6 +565,11 @@ def test_a_wrong_setting_is_refused_in_one_line(settings, message):
         (dict(), torch.zeros(2, 1, HEIGHT, WIDTH, dtype=torch.uint8), "1 channels but mean and std have 3"),
         (dict(), torch.zeros(2, 3, 20, 20, dtype=torch.uint8), "images are 20 x 20 but the model wants 45 x 60"),
         (dict(crop="pad"), torch.zeros(2, 3, 20, 20, dtype=torch.uint8), "too small for a crop of 45 x 60"),
+        (
+            dict(crop="pad", crop_padding=20, crop_padding_mode="reflect"),
+            torch.zeros(2, 3, 20, 20, dtype=torch.uint8),
+            "too few pixels to reflect",
+        ),
     ],
 )
 def test_images_that_do_not_fit_are_refused_in_one_line(settings, images, message):

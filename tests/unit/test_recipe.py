@@ -138,7 +138,7 @@ def test_a_variation_changes_only_what_it_names():
 # --- records of earlier versions --------------------------------------------------------------------------------------
 
 NEWER = ("test_crop", "interpolation")
-NEWER_AUGMENT = ("crop_at", "crop_when", "interpolation")
+NEWER_AUGMENT = ("crop_at", "crop_when", "interpolation", "crop_padding_mode", "cutout")
 
 
 def as_recorded_before(recipe):

@@ -64,7 +64,8 @@ GPU_VIEWS, GPU_EPOCHS = (
 )  # images shown, least and most; least, usual and most epochs
 
 TINY_SIDE = 16  # below it, moving an image by a pixel makes another image of it
-JITTER_EPOCHS, JITTER = 20, 0.4  # from which changed colours pay; in 13 epochs of CIFAR-100 they cost two points
+JITTER_EPOCHS, JITTER = 15, 0.4  # from which changed colours pay
+CUTOUT_EPOCHS, CUTOUT = 10, 0.25  # from which a covered square pays
 CUTMIX_EPOCHS = 50  # from which mixed images pay
 STRONG_EPOCHS = 300  # from which RandAugment, erasing and mixup pay too
 UNBALANCED = 10  # images of the largest class per image of the smallest
@@ -287,9 +288,16 @@ def _augmentation(survey: Survey, size: tuple[int, int], epochs: int, asked: set
     jitter = JITTER if colour and epochs >= JITTER_EPOCHS else 0.0
     changes: dict[str, Any] = {"augment.hflip": 0.5 if colour else 0.0, "augment.color_jitter": jitter}
     if survey.small:
-        changes |= {"augment.crop": "pad"}
+        cutout = CUTOUT if epochs >= CUTOUT_EPOCHS else 0.0
+        changes |= {"augment.crop": "pad", "augment.crop_padding_mode": "reflect", "augment.cutout": cutout}
     else:
         changes |= {"augment.crop": "resized", "augment.crop_scale": (0.35, 1.0)}
+    made = [
+        "crops",
+        *(["a covered square"] if changes.get("augment.cutout") else []),
+        *(["changed colours"] if jitter else []),
+    ]
+    light = ", ".join(made)
     mirrored = "mirrored too" if colour else "not mirrored: grey images are often characters (else augment.hflip=0.5)"
     mixes = "method" not in asked  # other methods have labels of their own
     if epochs >= STRONG_EPOCHS and mixes:
@@ -298,9 +306,9 @@ def _augmentation(survey: Survey, size: tuple[int, int], epochs: int, asked: set
             "augmentation", "strong", reason, "the 300-epoch rows of DHVT, T2T-ViT and DeiT", {**changes, **STRONG}
         )
     if epochs >= CUTMIX_EPOCHS and mixes:
-        reason = f"crops, {'changed colours, ' if jitter else ''}and cutmix on half of the images; {mirrored}"
+        reason = f"{light}, and cutmix on half of the images; {mirrored}"
         return Choice("augmentation", "moderate", reason, "single runs (docs/results.md)", {**changes, **MIXED})
-    reason = f"crops, {'changed colours, ' if jitter else ''}{mirrored}; stronger augmentation pays in longer runs"
+    reason = f"{light}, {mirrored}; stronger augmentation pays in longer runs"
     return Choice("augmentation", "light", reason, "single runs (docs/results.md)", changes)
 
 

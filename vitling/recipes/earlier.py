@@ -10,6 +10,8 @@ EARLIER = {
     "augment.crop_at": "img_size",
     "augment.crop_when": "first",
     "augment.interpolation": "random",
+    "augment.crop_padding_mode": "zeros",
+    "augment.cutout": 0.0,
 }
 RECORDED = {
     "train_size",

@@ -15,6 +15,7 @@ class Augment:
 
     crop: Literal["none", "pad", "resized"] = "pad"
     crop_padding: float = 0.125  # of the image side
+    crop_padding_mode: Literal["zeros", "reflect"] = "zeros"  # what lies there: black, or the image's own reflection
     crop_scale: tuple[float, float] = (0.08, 1.0)
     crop_ratio: tuple[float, float] = (0.75, 4 / 3)
     # crop=pad: at the size of the model, or at the image's own, which is enlarged afterwards
@@ -26,6 +27,7 @@ class Augment:
     randaugment: str = ""  # timm's notation, e.g. rand-m9-mstd0.5-inc1
     color_jitter: float = 0.0
     erase: float = 0.0
+    cutout: float = 0.0  # side of a grey square over each image, as a share of the image's
     repeats: int = 1  # repeated augmentation: views of each drawn image
 
 

@@ -68,12 +68,13 @@ class Geometry(NamedTuple):
 class Augment:
     """Turns uint8 images into augmented, normalised float32 images of one size.
 
-    `crop`: "none" wants images of that size; "pad" cuts a window out of the image with `crop_padding` zeros around it;
+    `crop`: "none" wants images of that size; "pad" cuts a window out of the image with `crop_padding` pixels around it, zeros or the image's own reflection (`crop_padding_mode`);
     "resized" cuts a box of random area (`crop_scale`) and aspect ratio (`crop_ratio`) and resizes it.
     `crop_at="original"` pads and cuts an image at its own size and brings it to `size` afterwards; `crop_padding` is then a share
     of its shorter side. `crop_when="last"` crops after flips, RandAugment and jitter, as LV-ViT's release does.
     `stretched`: images are meant to be stretched to `size`, so `crop_ratio` is that of the stretched picture.
-    `hflip` and `vflip` are probabilities, and so is `erase`. `mean` and `std` are of values from 0 to 1.
+    `hflip` and `vflip` are probabilities, and so is `erase`. `cutout` is the side of a square, as a share of the image's shorter
+    one, that is put over each image anywhere, also partly beyond its edge, in the mean colour. `mean` and `std` are of values from 0 to 1.
     `interpolation` is bilinear, bicubic or, for each use, random.
     """
 
@@ -83,6 +84,7 @@ class Augment:
     std: tuple[float, ...]
     crop: str = "none"
     crop_padding: float = 4
+    crop_padding_mode: str = "zeros"
     crop_scale: tuple[float, float] = (0.08, 1.0)
     crop_ratio: tuple[float, float] = (3 / 4, 4 / 3)
     hflip: float = 0.5
@@ -91,6 +93,7 @@ class Augment:
     color_jitter: float = 0.0
     erase: float = 0.0
     erase_mode: str = "pixel"
+    cutout: float = 0.0
     interpolation: str = "random"
     crop_at: str = "img_size"
     crop_when: str = "first"
@@ -99,6 +102,7 @@ class Augment:
     def __post_init__(self) -> None:
         allowed = {
             "crop": ("none", "pad", "resized"),
+            "crop_padding_mode": ("zeros", "reflect"),
             "erase_mode": ("pixel", "const"),
             "interpolation": ("bilinear", "bicubic", "random"),
             "crop_at": ("img_size", "original"),
@@ -109,9 +113,11 @@ class Augment:
                 raise UserError(
                     f"unknown augment.{key}={getattr(self, key)!r}. {did_you_mean(str(getattr(self, key)), values)}"
                 )
-        for key in ("hflip", "vflip", "erase"):
+        for key in ("hflip", "vflip", "erase", "cutout"):
             if not 0 <= getattr(self, key) <= 1:
-                raise UserError(f"augment.{key}={getattr(self, key)} is a probability; give a number from 0 to 1.")
+                raise UserError(
+                    f"augment.{key}={getattr(self, key)} is a probability or a share; give a number from 0 to 1."
+                )
         if self.color_jitter < 0 or self.crop_padding < 0:
             raise UserError(
                 f"augment.color_jitter={self.color_jitter} and augment.crop_padding={self.crop_padding} must not be negative."
@@ -145,6 +151,8 @@ class Augment:
         if self.erase > 0:
             draws |= {"erase": uniform() < self.erase, "erase_shape": uniform(ATTEMPTS, 2), "erase_place": uniform(2)}
             draws["erase_noise"] = torch.randint(0, NOISE_POOL, (n,), generator=generator)
+        if self.cutout > 0:
+            draws["cutout_place"] = uniform(2)
 
         steps = []  # (operation, argument), each (n, number of steps)
         if self.randaugment is not None:
@@ -184,6 +192,8 @@ class Augment:
             self._normalise_(normalised)
             if self.erase > 0:
                 self._erase_(normalised, erased[rows], drawn["erase_noise"])
+            if self.cutout > 0:
+                self._cut_out_(normalised, drawn["cutout_place"])
 
         if return_geometry:
             frames, crop_frame = self._frames(crops, draws, sizes)
@@ -214,6 +224,11 @@ class Augment:
             if self.crop == "none" and (height, width) != (H, W):
                 raise UserError(
                     f"images are {H} x {W} but the model wants {height} x {width}; resize them or use augment.crop=resized."
+                )
+            if self.crop_padding_mode == "reflect" and int(self._padding(torch.tensor([[H, W]]))) >= min(H, W):
+                raise UserError(
+                    f"images of {H} x {W} have too few pixels to reflect for augment.crop_padding; lower it, or use "
+                    "augment.crop_padding_mode=zeros."
                 )
             space = 2 * self.crop_padding
             if self._cuts_window and (H + space < height or W + space < width):
@@ -276,10 +291,12 @@ class Augment:
         if self.crop == "pad":
             padding = self._padding(_sizes(images))
             boxes = boxes + padding[:, None]
+            mode = {"zeros": "constant"}.get(self.crop_padding_mode, self.crop_padding_mode)
             if isinstance(images, Ragged):
-                images = Ragged([F.pad(x, [p] * 4) for x, p in zip(images.images, padding.tolist(), strict=True)])
+                each = zip(images.images, padding.tolist(), strict=True)
+                images = Ragged([F.pad(x, [p] * 4, mode=mode) for x, p in each])
             else:
-                images = F.pad(images, [int(padding[0])] * 4)
+                images = F.pad(images, [int(padding[0])] * 4, mode=mode)
             if self._cuts_window:
                 each = images.images if isinstance(images, Ragged) else images
                 return torch.stack([cut_box(x, box) for x, box in zip(each, boxes.tolist(), strict=True)])
@@ -318,6 +335,15 @@ class Augment:
                     erased.copy_(noise[start : start + erased.numel()].view_as(erased))
                 else:
                     erased.zero_()
+
+    def _cut_out_(self, images: Tensor, place: Tensor) -> None:
+        """Put a square of the mean, which is 0 in normalised images, over each of them: (n, 2) is where its centre lies."""
+        half = self.cutout * min(self._size) / 2
+        inside = []
+        for side, share in zip(self._size, place.to(images.device).unbind(dim=1), strict=True):
+            positions = torch.arange(side, device=images.device) + 0.5
+            inside.append((positions - side * share[:, None]).abs() < half)
+        images.masked_fill_((inside[0][:, :, None] & inside[1][:, None, :])[:, None], 0.0)
 
     def _frames(self, crops: Tensor, draws: dict[str, Tensor], sizes: Tensor) -> tuple[Tensor, int]:
         """The maps from the output to the picture before each step, in coordinates from -1 to 1, last step first.

@@ -33,7 +33,7 @@ def nano() -> Recipe:
         data="",
         epochs=100,
         batch_size=128,
-        augment=Augment(crop="pad", hflip=0.5),
+        augment=Augment(crop="pad", crop_padding_mode="reflect", hflip=0.5),
         optim=MUON,
     )
 
