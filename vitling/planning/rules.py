@@ -292,12 +292,8 @@ def _augmentation(survey: Survey, size: tuple[int, int], epochs: int, asked: set
         changes |= {"augment.crop": "pad", "augment.crop_padding_mode": "reflect", "augment.cutout": cutout}
     else:
         changes |= {"augment.crop": "resized", "augment.crop_scale": (0.35, 1.0)}
-    made = [
-        "crops",
-        *(["a covered square"] if changes.get("augment.cutout") else []),
-        *(["changed colours"] if jitter else []),
-    ]
-    light = ", ".join(made)
+    covered = "a covered square" if changes.get("augment.cutout") else ""
+    light = ", ".join(filter(None, ["crops", covered, "changed colours" if jitter else ""]))
     mirrored = "mirrored too" if colour else "not mirrored: grey images are often characters (else augment.hflip=0.5)"
     mixes = "method" not in asked  # other methods have labels of their own
     if epochs >= STRONG_EPOCHS and mixes:
