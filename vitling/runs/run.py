@@ -18,6 +18,7 @@ import itertools
 import json
 import os
 import platform
+import re
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -42,6 +43,8 @@ from vitling.runs.metadata import ModelMetadata
 from vitling.runs.timm_folder import load_network
 
 KEPT_CHECKPOINTS = 2
+CHECKPOINT = re.compile(r"step-\d{9,}(-part-\d+)?\.pt")
+LOCK = ".vitling.lock"  # a name that nobody else gives: whatever is called so is emptied, and removed in the end
 WEIGHTS = ("best", "last")
 
 
@@ -178,7 +181,7 @@ class Run:
             raise UserError(f"{self.path} is a file; choose another folder.")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(self.path / ".lock", timeout=0)
+            lock = FileLock(self.path / LOCK, timeout=0)
             lock.acquire()
         except Timeout:
             raise UserError(
@@ -189,11 +192,11 @@ class Run:
         try:
             yield
         finally:
+            if os.name != "nt":  # while it is held: nobody else's is removed. Windows cannot, and keeps it
+                (self.path / LOCK).unlink(missing_ok=True)
             lock.release()
-            if [p.name for p in self.path.iterdir()] == [".lock"]:  # nothing came of it: leave no trace
-                (self.path / ".lock").unlink()
-                if ours:
-                    self.path.rmdir()
+            if ours and self.path.exists() and not any(self.path.iterdir()):  # nothing came of it: leave no trace
+                self.path.rmdir()
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -246,8 +249,8 @@ class Run:
         folder, entry = self.path / "checkpoint", self.unconfirmed
         entries = [*(known for known in self._manifest() if known["step"] < entry["step"]), entry][-KEPT_CHECKPOINTS:]
         write_text(folder / "manifest.json", json.dumps(entries, indent=1))
-        for old in folder.glob("step-*.pt"):
-            if old.name not in {known["file"] for known in entries}:
+        for old in folder.iterdir():  # only what we name so: a user may keep copies of their own here
+            if CHECKPOINT.fullmatch(old.name) and old.name not in {known["file"] for known in entries}:
                 old.unlink()
 
     def last_checkpoint(self) -> Path | None:

@@ -109,8 +109,11 @@ def train(
             run = train_planned(data, settings or [], out, precision, where, callback)
         callback.on_end(run)
         if run.finished and os.environ.get("RANK", "0") == "0":
-            page = write_run_page(run, predictions=run.validation, reading=where.reading, callback=callback)
-            callback.log(f"page: {page}")
+            try:
+                page = write_run_page(run, predictions=run.validation, reading=where.reading, callback=callback)
+                callback.log(f"page: {page}")
+            except UserError as error:  # the run is whole: what follows in a script may go on
+                terminal.note(f"the page was not written: {error}")
 
 
 def train_recipe(
