@@ -119,6 +119,20 @@ class Run:
     def part_recipe(self, part: int) -> Recipe:
         return load_recipe(self.path / _recipe_file(part))
 
+    def begun_recipe(self) -> Recipe | None:
+        """The recipe that the run was resolved to when it began; None where it has not come so far, for it is written last."""
+        path = self.path / "recipe.yaml"
+        if not path.exists():
+            if self.last_checkpoint():
+                raise UserError(f"{path} is missing; restore it, or train into another folder.")
+            return None
+        recipe = self.recipe
+        if self.info.get("recipe_digest") not in (None, recipe_digest(recipe)):
+            raise UserError(
+                f"{path} is of another recipe than the run was begun with; restore that file, or train into another folder."
+            )
+        return recipe
+
     def budget_looks(self, part: int) -> list[dict]:
         """The records of budget.jsonl about one part, the first with what a resumed run needs to know."""
         looks = list(_read_lines(self.path / "budget.jsonl"))
@@ -216,6 +230,24 @@ class Run:
     def sizes(self) -> dict[str, int]:
         """Bytes in the logs now; a checkpoint remembers them."""
         return {f: _size(self.path / f) for f in ("metrics.jsonl", "timing.jsonl", "gradients.jsonl")}
+
+    def log_digests(self, sizes: dict[str, int]) -> dict[str, str]:
+        """SHA-256 of the first so many bytes of each log."""
+        return {file: _sha256(self.path / file, size) for file, size in sizes.items()}
+
+    def check_whole(self, checkpoint: dict) -> None:
+        """Refuse to go on from a state where the run lacks what was there then: that would come out only when it ends."""
+        sizes, remedy = checkpoint["logs"], "restore it, or train into another folder"
+        if short := [file for file, size in sizes.items() if _size(self.path / file) < size]:
+            raise UserError(f"{self.path / short[0]} is missing or shorter than when the run was saved; {remedy}.")
+        known = checkpoint.get("log_digests", {})  # there are none in a checkpoint of 0.1
+        if changed := [file for file, found in self.log_digests(sizes).items() if known.get(file, found) != found]:
+            raise UserError(f"{self.path / changed[0]} has changed since the run was saved; {remedy}.")
+        if checkpoint["best"]:  # written in every validation that was the best so far
+            try:
+                self.load_model("best")
+            except UserError as error:
+                raise UserError(f"the best weights so far are lost ({error}); {remedy}.") from None
 
     def cut_logs(self, sizes: dict[str, int]) -> None:
         """Forget what was logged after the checkpoint: it will be logged again."""
@@ -379,9 +411,13 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def _sha256(path: Path) -> str:
+def _sha256(path: Path, size: int | None = None) -> str:
+    """Of a file, or of its first so many bytes; of none where that is nothing."""
     digest = hashlib.sha256()
+    if size == 0:
+        return digest.hexdigest()
     with open(path, "rb") as stream:
-        while block := stream.read(1 << 20):
+        while block := stream.read(1 << 20 if size is None else min(size, 1 << 20)):
             digest.update(block)
+            size = None if size is None else size - len(block)
     return digest.hexdigest()

@@ -9,6 +9,7 @@ from accelerate import Accelerator
 from vitling.callbacks import Callback
 from vitling.data.pipeline.preprocessing import as_size
 from vitling.data.pipeline.training_data import TrainingData, prepare_training_data
+from vitling.data.pipeline.workers import deaths_explained
 from vitling.data.sources.dataset import Dataset
 from vitling.errors import UserError
 from vitling.methods import Preparation, prepare_method
@@ -104,8 +105,8 @@ def train_into(
         if run.finished:
             callback.log(f"{run.path} is finished already: {run.info['stopped']}.")
             return run
-        if resuming and (run.path / "recipe.yaml").exists():  # written last when a run begins
-            recipe = run.recipe  # resolved when the run began
+        if resuming and (begun := run.begun_recipe()):
+            recipe = begun  # resolved when the run began
         elif planned and accelerator.is_main_process:
             run.update(plan=planned)
         _train_rest(run, recipe, asked, settings, callback, accelerator, dataset)
@@ -123,7 +124,7 @@ def _train_rest(
 ) -> None:
     if run.part > 1:  # whoever resumes it, and with whichever command
         settings = replace(settings, budget_seconds=run.info["more_seconds"][-1])
-    with stop_on_signals() as stop:
+    with stop_on_signals() as stop, deaths_explained():
         open_loop(run, recipe, asked, settings, callback, accelerator, stop, dataset).run_to_end()
 
 
@@ -178,7 +179,9 @@ def open_loop(
             run.cut_logs(checkpoint["logs"])
             run.update(status="running")
         if begins:
-            run.save_recipe(setup.recipe)
+            run.save_recipe(setup.recipe)  # last, see `begun_recipe`
+            if run.part == 1:
+                run.update(recipe_digest=recipe_digest(setup.recipe))
             if timekeeper:
                 run.append("budget.jsonl", _first_look(state, timekeeper))
     if settings.trackers:
@@ -261,16 +264,22 @@ def _read_checkpoint(run: Run, recipe: Recipe, data: TrainingData, callback: Cal
         callback.log(line)
     if checkpoint is not None and (part := checkpoint.get("part", 1)) > 1:
         recipe = run.part_recipe(part)
-    if checkpoint is not None and checkpoint["recipe"] != recipe_digest(recipe):
+    if checkpoint is None:
+        return None, recipe
+    if checkpoint["recipe"] != recipe_digest(recipe):
         raise UserError(
             f"the checkpoint in {run.path} is of another recipe than its recipe.yaml; "
             "restore that file, or train into another folder."
         )
-    if checkpoint is not None and checkpoint["data"] != data.dataset.fingerprint:
+    known = checkpoint.get("contents", {})  # there are none in a checkpoint of 0.1
+    changed = [name for name, value in data.contents.items() if known.get(name, value) != value]
+    if changed or checkpoint["data"] != data.dataset.fingerprint:
+        what = f" ({changed[0]})" if changed else ""
         raise UserError(
-            f"the data {recipe.data} has changed since {run.path} was interrupted; "
+            f"the data {recipe.data} has changed since {run.path} was interrupted{what}; "
             "restore it, or train into another folder."
         )
+    run.check_whole(checkpoint)
     return checkpoint, recipe
 
 
@@ -312,6 +321,7 @@ def _describe(run: Run, setup: Setup, asked: dict, settings: Settings) -> None:
     run.update(
         asked=asked,
         status="running",
+        recipe_digest=None,  # until the recipe is written
         class_names=data.class_names,
         preprocessing=data.preprocessing,
         data=dict(

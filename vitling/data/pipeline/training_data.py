@@ -1,9 +1,11 @@
 """From a recipe to splits that can be batched: open, carve, choose a size, decode or stream, measure mean and std."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from vitling.callbacks import Callback
+from vitling.data.pipeline.contents import hash_contents
 from vitling.data.pipeline.decoding import channel_statistics
 from vitling.data.pipeline.loader import Resident, Streamed
 from vitling.data.pipeline.preprocessing import Preprocessing, as_size, natural_size
@@ -23,6 +25,16 @@ class TrainingData:
     train: Resident | Streamed
     val: Resident | Streamed
     preprocessing: Preprocessing
+    images: dict[str, Images]  # what the two splits were read from
+
+    @cached_property
+    def contents(self) -> dict[str, str]:
+        """Hashes of what the files hold; made when the run is saved or resumed, because that takes a moment."""
+        return {
+            name: value
+            for split, source in (("train", self.train), ("val", self.val))
+            for name, value in hash_contents(self.images[split], source, split).items()
+        }
 
     @property
     def class_names(self) -> list[str]:
@@ -57,7 +69,7 @@ def prepare_training_data(
         mean, std = map(tuple, channel_statistics(pixels, size=stored, **args))
     preprocessing = Preprocessing(size=size, mean=tuple(mean), std=tuple(std), **args)
     val_source = load_split(val, "val", size=size, **args, **reader)
-    return TrainingData(dataset, train_source, val_source, preprocessing)
+    return TrainingData(dataset, train_source, val_source, preprocessing, {"train": train, "val": val})
 
 
 def open_recipe_data(recipe: Recipe, reading: Reading, *, opened: Dataset | None = None) -> Dataset:
