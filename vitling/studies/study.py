@@ -120,7 +120,7 @@ def _complete(study: Study, jobs: int, settings: Settings, callback: StudyCallba
             workers.stop()
             raise
     if workers.stopping:
-        raise Interrupted(f"saved the runs of {study.folder}; the same command resumes them")
+        raise Interrupted(f"saved the runs of {study.folder}; the same command resumes them", stop.signal_number)
 
 
 def _measure(study: Study, budget_seconds: float, settings: Settings, callback: StudyCallback) -> None:

@@ -94,7 +94,7 @@ def train(
         trackers=tuple(tracker for tracker, wanted in trackers.items() if wanted),
         reading=reading,
     )
-    with terminal.show_training(quiet or os.environ.get("RANK", "0") != "0") as callback:
+    with terminal.resumable(), terminal.show_training(quiet or os.environ.get("RANK", "0") != "0") as callback:
         if more_seconds and out:
             check_data_of_run(out, absolute(data))
             run = vitling.train_more(out, more_seconds, settings=where, callback=callback)
@@ -142,9 +142,9 @@ def train_planned(
 
     asked = asked_plan(absolute(data), settings, where.budget_seconds)
     run = Run(out or free_directory(folder_for(data), asked))
-    if run.info.get("asked") == asked and (run.path / "recipe.yaml").exists():
+    if run.info.get("asked") == asked and (begun := run.begun_recipe()):
         where = replace(where, precision=precision or run.info["precision"])
-        return vitling.train(run.recipe, run.path, settings=where, asked=asked, callback=callback)
+        return vitling.train(begun, run.path, settings=where, asked=asked, callback=callback)
     planned = vitling.plan(
         data,
         settings,

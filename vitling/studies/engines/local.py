@@ -56,7 +56,10 @@ class Workers:
             outcome = self._relay(process.stdout, callback)
             process.wait()
             self.processes.discard(process)
-        if outcome == "interrupted" or (self.stopping and outcome != "done"):
+        if outcome == "interrupted" and not self.stopping:  # by somebody else
+            log.unlink()
+            raise UserError(f"the process of {path} was interrupted; it is saved, and the same command resumes it")
+        if self.stopping and outcome != "done":
             log.unlink()
             raise Interrupted(f"{path} is saved")
         if outcome != "done":
