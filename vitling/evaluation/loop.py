@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from vitling.callbacks import Callback
 from vitling.data.pipeline.loader import Resident, Streamed, eval_batches
 from vitling.data.pipeline.preprocessing import Preprocessing
-from vitling.data.pipeline.workers import deaths_explained
 from vitling.models.inspect import evaluating
 from vitling.runs.device import default_device, to_float64
 
@@ -44,15 +43,14 @@ def evaluate_batches(
     function, done = function or model, 0
     device = next(model.parameters()).device
     found = eval_batches(source, preprocessing.normalize, batch_size=batch_size, device=device, rank=rank, world=world)
-    with deaths_explained():
-        for batch in islice(found, batches):
-            # Eager also where training is compiled: compiling again for the shapes of evaluation would not repay itself.
-            with evaluating(model), torch.compiler.set_stance("force_eager"), autocast():
-                outputs = function(batch["image"]).float()
-            done += len(outputs)
-            if callback:
-                callback.on_progress(task, done, len(source))
-            yield outputs, batch["label"]
+    for batch in islice(found, batches):
+        # Eager also where training is compiled: compiling again for the shapes of evaluation would not repay itself.
+        with evaluating(model), torch.compiler.set_stance("force_eager"), autocast():
+            outputs = function(batch["image"]).float()
+        done += len(outputs)
+        if callback:
+            callback.on_progress(task, done, len(source))
+        yield outputs, batch["label"]
 
 
 def predict_logits(

@@ -9,7 +9,6 @@ from accelerate import Accelerator
 from vitling.callbacks import Callback
 from vitling.data.pipeline.preprocessing import as_size
 from vitling.data.pipeline.training_data import TrainingData, prepare_training_data
-from vitling.data.pipeline.workers import deaths_explained
 from vitling.data.sources.dataset import Dataset
 from vitling.errors import UserError
 from vitling.methods import Preparation, prepare_method
@@ -124,7 +123,7 @@ def _train_rest(
 ) -> None:
     if run.part > 1:  # whoever resumes it, and with whichever command
         settings = replace(settings, budget_seconds=run.info["more_seconds"][-1])
-    with stop_on_signals() as stop, deaths_explained():
+    with stop_on_signals() as stop:
         open_loop(run, recipe, asked, settings, callback, accelerator, stop, dataset).run_to_end()
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, default_collate
 
 from vitling.data.augment.augment import Augment
+from vitling.data.pipeline.workers import read_batches
 from vitling.data.sources.images import Images, load_image
 from vitling.errors import UserError
 from vitling.recipes import Recipe
@@ -66,7 +67,7 @@ class Streamed:
 
     def batches(self, plan: list[Tensor]) -> Iterator[dict[str, Tensor]]:
         self.plan = [index.tolist() for index in plan]
-        for batch in self.loader:
+        for batch in read_batches(self.loader):
             if isinstance(batch, UserError):
                 raise batch
             yield batch

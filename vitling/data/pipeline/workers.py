@@ -1,29 +1,38 @@
 """Processes that read images and die, as of a lack of memory: one line of ours instead of torch's traceback."""
 
-import re
+import signal
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from typing import Any
+
+from torch.utils.data import DataLoader
 
 from vitling.errors import UserError
 
-_DEATH = re.compile(
-    r"DataLoader worker \(pid[^)]*\)?[^)]*\) "
-    r"(?:is killed by signal: (?P<signal>[\w ]+)|exited unexpectedly(?: with exit code (?P<code>-?\d+))?)"
-)
 
-
-@contextmanager
-def deaths_explained() -> Iterator[None]:
-    """Around all that goes on while images are streamed: torch raises the death of a worker wherever the main process stands."""
+def read_batches(loader: DataLoader) -> Iterator[Any]:
+    """A pass over a loader, which ends with a line where one of its workers dies."""
     try:
-        yield
+        yield from _start(loader)
     except RuntimeError as error:
-        deaths = [found for cause in (error.__cause__, error) if (found := _DEATH.search(str(cause)))]
-        if not deaths:
+        if not str(error).startswith("DataLoader worker (pid"):
             raise
-        how = deaths[0]["signal"] and f" (signal: {deaths[0]['signal'].strip()})"
-        how = how or (deaths[0]["code"] and f" (exit code {deaths[0]['code']})") or ""
         raise UserError(
-            f"a process that reads images died{how}, perhaps because memory ran out; what was saved stays, and the same "
-            "command goes on from there. Fewer workers need less memory, workers=0 reads in this process."
+            "a process that reads images died, perhaps because memory ran out; what was saved stays, and the same command goes "
+            "on from there. Fewer workers need less memory, workers=0 reads in this process."
         ) from None
+
+
+def _start(loader: DataLoader) -> Iterator[Any]:
+    """Its iterator, without the signal handler by which torch learns of a death at once.
+
+    That handler raises wherever the main process happens to be: in a destructor or a lock the error is lost, and a traceback is
+    printed. The iterator finds out by itself when it waits for a worker that is gone.
+    """
+    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "SIGCHLD"):
+        return iter(loader)  # torch sets none
+    before = signal.getsignal(signal.SIGCHLD)
+    try:
+        return iter(loader)
+    finally:
+        signal.signal(signal.SIGCHLD, before or signal.SIG_DFL)
