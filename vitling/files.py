@@ -1,37 +1,95 @@
-"""Files that are whole or not there: everything we write goes through `replacing`."""
+"""Files that are whole or not there, and never in the place of somebody else's: everything we write goes through `replacing`."""
 
 import errno
+import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from vitling.errors import UserError
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
 
+Ours = Callable[[Path], bool]  # whether a file that exists is one that we wrote
+
 
 @contextmanager
-def replacing(path: str | os.PathLike) -> Iterator[Path]:
+def replacing(path: str | os.PathLike, ours: Ours | None = None) -> Iterator[Path]:
     """A temporary path beside `path` that takes its place when the block ends, and is removed when the block fails.
 
     A reader, or a process killed at any moment, finds the old file or the new one, never a part. The temporary name keeps
     the extension, because many writers choose the format by it.
+
+    `ours` tells our own earlier file, which is replaced, from anybody else's, which is refused. It may only be left out inside
+    a folder that is ours altogether: one that was empty when we claimed it, and that is checked before we go on in it.
     """
     path = Path(os.path.realpath(path))  # a link stays a link: what it points to is replaced
     temporary = path.with_name(f".{path.stem[:100]}.{secrets.token_hex(4)}{path.suffix}")
     try:
         with _explained(path, temporary):
+            if ours is not None:
+                refuse_foreign(path, ours=ours)  # before the work, and again after it
             path.parent.mkdir(parents=True, exist_ok=True)
             yield temporary
             _sync(temporary)
+            if ours is not None:
+                refuse_foreign(path, ours=ours)
             os.replace(temporary, path)
             _sync(path.parent)
     finally:
         if temporary.exists():
             temporary.unlink()
+
+
+def refuse_foreign(*paths: Path, ours: Ours) -> None:
+    """Refuse places where something lies that we did not write. Whoever works for long before writing asks first."""
+    for path in paths:
+        if not os.path.exists(path):
+            continue
+        if ours is new:
+            raise UserError(f"{path} exists already and is not overwritten; remove it, or choose another out.")
+        if not (path.is_file() and ours(path)):
+            raise UserError(
+                f"{path} exists already and was not written by vitling, so it is not overwritten; "
+                "move it, or choose another place."
+            )
+
+
+def new(path: Path) -> bool:
+    """What is named on a command line to be written must not be there yet: nothing that exists is ours."""
+    return False
+
+
+def json_with(*keys: str) -> Ours:
+    """A JSON object, or a list of them, that has these keys."""
+
+    def has_keys(value: Any) -> bool:
+        if isinstance(value, list):
+            return bool(value) and all(map(has_keys, value))
+        return isinstance(value, dict) and set(keys) <= set(value)
+
+    def ours(path: Path) -> bool:
+        try:
+            return has_keys(json.loads(path.read_bytes()))
+        except (ValueError, RecursionError):
+            return False
+
+    return ours
+
+
+def starting_with(*beginnings: bytes, mark: bytes = b"", within: int = 4096) -> Ours:
+    """A file that begins so, and has the mark in its first part."""
+
+    def ours(path: Path) -> bool:
+        with open(path, "rb") as stream:
+            head = stream.read(within)
+        return head.startswith(beginnings) and mark in head
+
+    return ours
 
 
 @contextmanager
@@ -55,13 +113,13 @@ def append_text(path: str | os.PathLike, text: str) -> None:
         os.fsync(stream.fileno())
 
 
-def write_bytes(path: str | os.PathLike, data: bytes) -> None:
-    with replacing(path) as temporary:
+def write_bytes(path: str | os.PathLike, data: bytes, ours: Ours | None = None) -> None:
+    with replacing(path, ours) as temporary:
         temporary.write_bytes(data)
 
 
-def write_text(path: str | os.PathLike, text: str) -> None:
-    write_bytes(path, text.encode())
+def write_text(path: str | os.PathLike, text: str, ours: Ours | None = None) -> None:
+    write_bytes(path, text.encode(), ours)
 
 
 def _sync(path: Path) -> None:

@@ -183,6 +183,22 @@ def test_the_card_says_what_the_run_knows_and_never_looks_at_the_test_split(tmp_
     assert "looked at once" in card
 
 
+def test_names_in_the_card_are_text_whatever_they_are_made_of(tmp_path):
+    run = make_run(tmp_path)
+    names = [
+        "<img src=x onerror=alert(1)>",
+        "[free](javascript:alert(1)) *now* `rm` a|b\n# head :ok: $x$ forget-me-not",
+    ]
+    run.update(class_names=names, data={**run.info["data"], "name": "<b>data</b>"})
+    card = (export(run, "timm", tmp_path / "a ``` ' b").path / "README.md").read_text()
+    assert "&lt;img src=x onerror=alert(1)&gt;" in card
+    assert r"\[free\](javascript\:alert(1)) \*now\* \`rm\` a\|b \# head \:ok\: \$x\$ forget-me-not" in card
+    assert " on &lt;b&gt;data&lt;/b&gt;\n" in card
+    assert "<img" not in card
+    assert "<b>" not in card
+    assert "````\nvitling predict 'a ``` '\"'\"' b' IMAGE...\n````" in card  # as a shell and Markdown read it
+
+
 def test_an_unfinished_run_is_exported_with_a_note_once_it_has_weights(tmp_path):
     run = make_run(tmp_path, status="interrupted")
     exported = export(run, "timm")

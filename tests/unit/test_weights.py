@@ -344,3 +344,18 @@ def test_adapting_a_state_leaves_it_and_the_model_unchanged():
     assert_same(target, before)
     assert adapted["pos_embed"].shape == target.pos_embed.shape
     assert set(report.skipped) == {"head.weight", "head.bias"}
+
+
+def test_equal_weights_are_equal_files_whatever_the_order_of_their_metadata(tmp_path):
+    model = nn.Linear(3, 5)
+    metadata = {f"entry {i}": "ü" * i for i in range(20)}
+    contents = set()
+    for i in range(5):
+        shuffled = dict(sorted(metadata.items(), key=lambda item, i=i: hash((item, i))))
+        save_weights(model, tmp_path / "weights.safetensors", metadata=shuffled)
+        contents.add((tmp_path / "weights.safetensors").read_bytes())
+    assert len(contents) == 1
+    with safetensors.safe_open(tmp_path / "weights.safetensors", framework="pt") as file:
+        assert file.metadata() == {"format": "pt", **metadata}
+        assert torch.equal(file.get_tensor("weight"), model.weight)
+    assert int.from_bytes(contents.pop()[:8], "little") % 8 == 0  # so that tensors lie where loaders want them

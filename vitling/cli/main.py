@@ -1,8 +1,9 @@
 """The command line: its table of commands, and how it ends. Free of torch: each command imports what it needs."""
 
-import os
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import typer
@@ -25,6 +26,7 @@ from vitling.cli.commands import (
     study,
     train,
 )
+from vitling.cli.terminal.streams import lasting_streams, others_silenced
 from vitling.errors import UserError
 
 # typer brings its own click or uses the installed one, depending on its version
@@ -82,23 +84,48 @@ def _options(
 
 
 def main() -> None:
-    """Run the command; a user error is one line and exit code 2."""
+    """Run the command and exit with its code: 2 and one line for a user error, 130 and 143 for Ctrl-C and SIGTERM."""
+    with lasting_streams() as out, others_silenced(), _terminable():
+        code = _run()
+        out.flush()
+        if out.failure and not code:  # what was printed is lost, though the work is done
+            print(f"error: standard output cannot be written: {out.failure.strerror}.", file=sys.stderr)
+            code = 2
+    sys.exit(code)
+
+
+def _run() -> int:
     try:
-        code = app(standalone_mode=False)
+        code = app(standalone_mode=False) or 0
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+        return 2
     except UsageError as error:
         text = error.format_message().strip()
         text = text[:1].lower() + text[1:] + ("" if text.endswith((".", "?")) else ".")
         print(f"error: {text} See `{error.ctx.command_path if error.ctx else 'vitling'} --help`.", file=sys.stderr)
-        sys.exit(2)
-    except BrokenPipeError:  # `vitling list models | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return
+        return 2
     if code == 130:  # Ctrl-C
         print("interrupted", file=sys.stderr)
-    sys.exit(code)
+    return code
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM leaves as Ctrl-C does: what is half written is removed, locks are given back. Training waits for its step."""
+
+    def leave(number: int, frame: object) -> None:
+        sys.exit(128 + number)
+
+    try:
+        before = signal.signal(signal.SIGTERM, leave)
+    except ValueError:  # not the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 if __name__ == "__main__":

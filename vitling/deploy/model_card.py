@@ -4,8 +4,11 @@ Nothing is measured here. Test numbers are those that `vitling evaluate` left in
 of the machine that trained the model stay out of it.
 """
 
+import html
 import json
 import os
+import re
+import shlex
 from collections.abc import Mapping
 
 import yaml
@@ -31,7 +34,7 @@ def render_card(run: Run, which: str, metadata: ModelMetadata, calibration: Cali
     """The card of a run's weights as Markdown. `place` is the name that timm loads the model by."""
     test = recorded_test(run, which)
     parts = [
-        f"# {metadata.architecture} on {metadata.data}",
+        f"# {metadata.architecture} on {_plain(metadata.data)}",
         _summary(run, metadata),
         "## Use",
         _use(metadata, place),
@@ -84,10 +87,12 @@ def validation_record(run: Run, which: str) -> dict | None:
 def _summary(run: Run, metadata: ModelMetadata) -> str:
     names, info, recipe = metadata.class_names, run.info, run.recipe
     start = (
-        f"started from {_shorten(recipe.init)}" if recipe.init else "trained from scratch, without pre-trained weights"
+        f"started from {_plain(_shorten(recipe.init))}"
+        if recipe.init
+        else "trained from scratch, without pre-trained weights"
     )
     size = f" of {info['parameters'] / 1e6:.2f} M parameters" if "parameters" in info else ""
-    shown = ", ".join(map(_cell, names[:SHOWN_CLASSES])) + (
+    shown = ", ".join(map(_plain, names[:SHOWN_CLASSES])) + (
         f" and {len(names) - SHOWN_CLASSES} more" if len(names) > SHOWN_CLASSES else ""
     )
     text = f"An image classifier{size}, {start}, by vitling {metadata.vitling}. It has {len(names)} classes: {shown}."
@@ -108,10 +113,11 @@ def _use(metadata: ModelMetadata, place: str) -> str:
     ours = metadata.architecture in our_models()
     imports = (f"import vitling  # registers {metadata.architecture} with timm\n" if ours else "") + "import timm\n"
     model = place.removeprefix("local-dir:")
+    command = f"vitling predict {shlex.quote(model)} IMAGE..."
+    code = f"{imports}\nmodel = timm.create_model({json.dumps(place, ensure_ascii=False)}, pretrained=True).eval()"
     where = "" if model == place else "Run either beside this folder, or give its whole path. "
     return (
-        f"```\nvitling predict {model} IMAGE...\n```\n\n```python\n{imports}\n"
-        f'model = timm.create_model("{place}", pretrained=True).eval()\n```\n\n'
+        f"{_fenced(command)}\n\n{_fenced(code, 'python')}\n\n"
         f"{where}Input: {seen.channels} x {seen.size[0]} x {seen.size[1]} (channels, height, width). An image is {_fitting(seen)} "
         f"({seen.interpolation}, antialiased), scaled so that a pixel of {seen.max_value} becomes 1, then normalised with mean {_numbers(seen.mean)} and "
         f"standard deviation {_numbers(seen.std)}. Output: a logit per class, in the order of `label_names` in config.json."
@@ -159,7 +165,7 @@ def _per_class(test: dict) -> str:
     )
     lines = [head, "", "| class | images | accuracy | 95 % interval |", "|---|---|---|---|"]
     lines += [
-        f"| {_cell(row['name'])} | {row['images']:,} | {_percent(row['accuracy'])} | {_between(*row['interval'])} |"
+        f"| {_plain(row['name'])} | {row['images']:,} | {_percent(row['accuracy'])} | {_between(*row['interval'])} |"
         for row in rows[:SHOWN_CLASSES]
     ]
     return "\n".join(lines)
@@ -181,7 +187,7 @@ def _limits(run: Run, metadata: ModelMetadata, test: dict | None) -> str:
     trained_on = f" of {data['train_images']:,} images" if "train_images" in data else ""
     lines = [
         f"- It knows its {len(metadata.class_names)} classes and nothing else: any other image is given one of them too, sometimes with confidence.",
-        f"- It learned from the training split{trained_on} of {metadata.data}. On images from another camera, place, time or group of people the numbers above do not hold; measure there first.",
+        f"- It learned from the training split{trained_on} of {_plain(metadata.data)}. On images from another camera, place, time or group of people the numbers above do not hold; measure there first.",
         "- The intervals say how far chance in the choice of images moves a number, not how far another training would.",
     ]
     few = [row["name"] for row in test["per_class"] if 0 < row["images"] < 30] if test else []
@@ -194,7 +200,7 @@ def _limits(run: Run, metadata: ModelMetadata, test: dict | None) -> str:
 def _training(run: Run) -> str:
     info, environment = run.info, run.info.get("environment", {})
     data = info.get("data", {})
-    facts = [f"- {name}: {value}" for name, value in (
+    facts = [f"- {name}: {_plain(str(value))}" for name, value in (
         ("data", data.get("name")),
         ("training images", data.get("train_images")),
         ("validation images", data.get("val_images")),
@@ -204,7 +210,7 @@ def _training(run: Run) -> str:
         *((name, environment.get(name)) for name in ("vitling", "torch", "timm", "python", "processor")),
     ) if value is not None]  # fmt: skip
     recipe = yaml.safe_dump(_without_paths(to_dict(run.recipe)), sort_keys=False, allow_unicode=True)
-    return "\n".join(facts) + f"\n\nThe whole recipe:\n\n```yaml\n{recipe}```"
+    return "\n".join(facts) + f"\n\nThe whole recipe:\n\n{_fenced(recipe.rstrip(), 'yaml')}"
 
 
 def _without_paths(value):
@@ -232,6 +238,14 @@ def _numbers(values) -> str:
     return ", ".join(f"{value:.4f}" for value in values)
 
 
-def _cell(text: str) -> str:
-    """Class names come from folders and files; none may break the table."""
-    return " ".join(text.replace("|", "\\|").split())
+def _plain(text: str) -> str:
+    """Names come from folders and files, whoever made those: as Markdown they are read as they are, on one line of a table too."""
+    escaped = re.sub(r"[\\`*_\[\]|~$:#!@]", r"\\\g<0>", text)
+    return " ".join(html.escape(escaped, quote=False).split())
+
+
+def _fenced(text: str, language: str = "") -> str:
+    """A block of code that nothing in it can end."""
+    longest = max((len(run) for run in re.findall("`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{language}\n{text}\n{fence}"

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor, nn
 
 from vitling.callbacks import Callback
@@ -16,8 +15,11 @@ from vitling.data.sources.images import Images
 from vitling.errors import UserError
 from vitling.evaluation.loop import evaluate_batches
 from vitling.evaluation.predictions import open_own_data
-from vitling.files import write_bytes
+from vitling.files import starting_with, write_bytes
+from vitling.models.weights import to_safetensors
 from vitling.runs.run import Run
+
+_is_features = starting_with(b"", mark=b'"features":')
 
 
 @dataclass
@@ -53,7 +55,7 @@ def open_neighbours(
     if features is None:
         features = _compute(run, model, images, reading, callback)
         with contextlib.suppress(UserError):  # a disk that is read-only or full: computed again next time
-            write_bytes(path, save({"features": features}, metadata=belongs_to))
+            write_bytes(path, to_safetensors({"features": features}, belongs_to), ours=_is_features)
     return Neighbours(images, features)
 
 

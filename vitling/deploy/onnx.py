@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from vitling.deploy.target import Export, Target
 from vitling.errors import UserError
-from vitling.files import write_bytes
+from vitling.files import new, write_bytes
 from vitling.runs.metadata import ModelMetadata
 from vitling.runs.onnx_model import OnnxModel, import_extra
 
@@ -56,7 +56,7 @@ class OnnxFile(Target):
         export.callback.on_progress("translating to ONNX", 0, None)  # torch does not say how far it is
         content = to_onnx(export.model, export.metadata)
         yield OnnxModel(content)
-        write_bytes(export.out, content)
+        write_bytes(export.out, content, ours=new)
 
 
 def to_onnx(model: nn.Module, metadata: ModelMetadata) -> bytes:

@@ -18,7 +18,7 @@ from vitling.data.sources.images import IMAGE_SUFFIXES, BadImage, FileImages, lo
 from vitling.deploy.predictor import Predictor, open_predictor
 from vitling.diagnose.overlay import attention_map, check_attention, draw_overlay
 from vitling.errors import UserError
-from vitling.files import replacing
+from vitling.files import new, replacing
 from vitling.runs.run import Run
 
 BATCH = 64
@@ -156,7 +156,7 @@ def _draw(predictor: Predictor, pixels: Tensor, pictures: list[Path]) -> None:
         part = slice(start, start + ATTENTION_BATCH)
         masks = attention_map(network, normalize(pixels[part].to(device)))
         for image, mask, path in zip(pixels[part], masks, pictures[part], strict=True):
-            with replacing(path) as temporary:
+            with replacing(path, ours=new) as temporary:
                 draw_overlay(image, mask).save(temporary)
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from vitling.callbacks import Callback
-from vitling.errors import UserError
 from vitling.evaluation.temperature import Calibration
+from vitling.files import new, refuse_foreign
 from vitling.runs.metadata import ModelMetadata
 from vitling.runs.run import Run
 
@@ -41,8 +41,7 @@ class Target(ABC):
 
     def check_out(self, out: Path) -> None:
         """Refuse a path that may not be written: nothing that exists is overwritten."""
-        if out.exists():
-            raise UserError(f"{out} exists already and is not overwritten; remove it, or choose another out.")
+        refuse_foreign(out, ours=new)
 
     @abstractmethod
     def writing(self, export: Export) -> AbstractContextManager[Callable[[Tensor], Tensor]]:

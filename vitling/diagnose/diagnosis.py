@@ -12,7 +12,7 @@ from vitling.callbacks import Callback
 from vitling.data.pipeline.loader import Resident
 from vitling.data.pipeline.reading import Reading
 from vitling.diagnose.cka import SMALLEST_BATCH
-from vitling.diagnose.files import write_diagnosis
+from vitling.diagnose.files import check_page, write_diagnosis
 from vitling.diagnose.health import generalisation_gap
 from vitling.diagnose.match import Match, match_layers
 from vitling.diagnose.result import Diagnosis
@@ -181,4 +181,6 @@ def diagnose_run(
     run: Source, other: Source | None = None, data: str | None = None, *, out: str | Path | None = None, **options
 ) -> Path:
     """Diagnose and write the page: `diagnose` (which takes the options) and `write_diagnosis` in one call."""
+    if out:
+        check_page(out)  # before the minutes of measuring
     return write_diagnosis(diagnose(run, other, data, **options), out, callback=options.get("callback"))

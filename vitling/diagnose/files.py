@@ -12,8 +12,11 @@ from vitling.callbacks import Callback
 from vitling.diagnose.page import diagnosis_page
 from vitling.diagnose.result import Diagnosis
 from vitling.diagnose.verdict import headline, indicators
-from vitling.files import replacing, write_text
-from vitling.reports.page import write_page
+from vitling.files import json_with, refuse_foreign, replacing, starting_with, write_text
+from vitling.reports.page import is_page, write_page
+
+is_numbers = json_with("headline", "verdict", "measures")
+is_arrays = starting_with(b"PK", mark=b"/logits.npy")
 
 
 def write_diagnosis(
@@ -24,17 +27,31 @@ def write_diagnosis(
     Without `out` it goes into the first one's run as diagnosis.html, or into the working directory where that is not a run.
     """
     callback = callback or Callback()
-    page = Path(out) if out else _default_path(results)
-    page = page / "diagnosis.html" if page.is_dir() else page
-    page = page if page.suffix in (".html", ".htm") else page.with_name(f"{page.name}.html")
+    page = check_page(out or _default_path(results))
     callback.on_progress("drawing", 0, 1)
     write_page(diagnosis_page(results), page)
-    write_text(page.with_suffix(".json"), json.dumps([as_dict(d) for d in results], indent=1, ensure_ascii=False))
-    with replacing(page.with_suffix(".npz")) as temporary:
+    write_text(page.with_suffix(".json"), to_json(results), ours=is_numbers)
+    with replacing(page.with_suffix(".npz"), ours=is_arrays) as temporary:
         found: dict[str, Any] = {f"{d.name}/{key}": value for d in results for key, value in arrays(d).items()}
         np.savez_compressed(temporary, **found)
     callback.on_progress("drawing", 1, 1)
     return page
+
+
+def check_page(out: str | Path) -> Path:
+    """The page that `out` names. Refused where it, or a file beside it that would be written too, is somebody else's."""
+    page = Path(out)
+    page = page / "diagnosis.html" if page.is_dir() else page
+    page = page if page.suffix in (".html", ".htm") else page.with_name(f"{page.name}.html")
+    refuse_foreign(page, ours=is_page)
+    refuse_foreign(page.with_suffix(".json"), ours=is_numbers)
+    refuse_foreign(page.with_suffix(".npz"), ours=is_arrays)
+    return page
+
+
+def to_json(results: list[Diagnosis]) -> str:
+    """The numbers, as they are written beside the page."""
+    return json.dumps([as_dict(d) for d in results], indent=1, ensure_ascii=False)
 
 
 def _default_path(results: list[Diagnosis]) -> Path:

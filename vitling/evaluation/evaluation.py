@@ -11,7 +11,7 @@ from vitling.data.sources.images import Images
 from vitling.errors import UserError, did_you_mean
 from vitling.evaluation.metrics import Evaluation, measure
 from vitling.evaluation.predictions import predict_images
-from vitling.files import write_text
+from vitling.files import json_with, write_text
 from vitling.runs.run import Run, check_weights, load_run
 
 SPLITS = ("train", "val", "test")
@@ -29,8 +29,9 @@ def evaluate(
 ) -> Evaluation:
     """Measure a run on a split of its own data, or of other data with the same classes.
 
-    `dataset` is that data where it has been opened already, as for the training. A look at the run's own test split is written
-    into the run, because a number is worth less with each look.
+    `dataset` is that data where it has been opened already, as for the training. The numbers are written into the run, and a look
+    at its own test split is counted there, because a number is worth less with each look; where the run cannot be written, a note
+    of the result says so.
     """
     if split not in SPLITS:
         raise UserError(f"unknown split '{split}'. {did_you_mean(split, SPLITS)}")
@@ -44,10 +45,19 @@ def evaluate(
     result = measure(predictions.logits, predictions.labels, run.class_names, data=dataset.name, split=split)
     notes = [*dataset.notes, *_changes(run, dataset, own)]
     result = replace(result, own=own, weights=which, notes=notes)
-    write_text(run.path / result.file_name, result.to_json())
-    if own and split == "test":
-        run.update(test_looks=run.info.get("test_looks", 0) + 1)
+    try:
+        _keep(run, result)
+    except UserError as error:  # a run that is read-only: the numbers are worth having all the same
+        result.kept = False
+        result.notes.append(f"the run does not keep these numbers: {error}")
     return result
+
+
+def _keep(run: Run, result: Evaluation) -> None:
+    """Write the numbers into the run, and that its test split was looked at."""
+    write_text(run.path / result.file_name, result.to_json(), ours=json_with("top1", "per_class", "confusion"))
+    if result.own and result.split == "test":
+        run.update(test_looks=run.info.get("test_looks", 0) + 1)
 
 
 def read_evaluation(run: Run) -> Evaluation:

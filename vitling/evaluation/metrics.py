@@ -32,6 +32,7 @@ class Evaluation:
     own: bool = True  # the data that the run was trained on
     weights: str = "best"
     notes: list[str] = field(default_factory=list)
+    kept = True  # in the run; not a field, because what is read from there was
 
     right = renamed_attribute("right", "correct")
 

@@ -18,8 +18,8 @@ from vitling.data.pipeline.reading import Reading
 from vitling.errors import UserError
 from vitling.evaluation.calibration import expected_calibration_error
 from vitling.evaluation.predictions import Predictions, predict_validation
-from vitling.files import write_text
-from vitling.runs.run import Run, check_weights, load_run
+from vitling.files import json_with, write_text
+from vitling.runs.run import WEIGHTS, Run, check_weights, load_run
 
 LARGEST = 20.0  # beyond this, and below its inverse, a temperature only says that the model knows nothing or everything
 
@@ -58,7 +58,8 @@ def calibrate(
         predictions = predict_validation(run, run.load_model(which), reading=reading, callback=callback)
     result = _fit(predictions, digest)
     with contextlib.suppress(UserError):  # a run on a disk that is read-only or full: it is fitted again next time
-        write_text(run.path / "calibration.json", json.dumps({**kept, which: asdict(result)}, indent=1))
+        text = json.dumps({**kept, which: asdict(result)}, indent=1)
+        write_text(run.path / "calibration.json", text, ours=_is_calibration)
     return result
 
 
@@ -97,6 +98,10 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
     # Convex in 1 / temperature, so there is one valley.
     edge = math.log(LARGEST)
     return math.exp(minimize_scalar(loss, bounds=(-edge, edge), method="bounded").x)
+
+
+def _is_calibration(path: Path) -> bool:
+    return any(json_with(which)(path) for which in WEIGHTS)
 
 
 def _read(run: Run) -> dict:

@@ -131,7 +131,7 @@ def save_weights(
     state = {key: value.detach().cpu().clone(memory_format=torch.contiguous_format) for key, value in state.items()}
     if path.suffix == ".safetensors":
         # As bytes, because its own writer hides a full disk behind an error of another kind.
-        write_bytes(path, safetensors.torch.save(state, metadata={"format": "pt", **metadata}))
+        write_bytes(path, to_safetensors(state, {"format": "pt", **metadata}))
     elif path.suffix in (".pt", ".pth", ".tar"):
         content = {"state_dict": state, "metadata": metadata}
         if naming == "authors":
@@ -140,6 +140,20 @@ def save_weights(
             torch.save(content, file)
     else:
         raise UserError(f"unknown weights format: {path}; end it in .safetensors, .pt, .pth or .pth.tar.")
+
+
+def to_safetensors(state: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
+    """The content of a .safetensors file: the same bytes for the same tensors and metadata.
+
+    safetensors itself writes the metadata in an order that is another one in each call, so its head is written again in ours.
+    """
+    content = safetensors.torch.save(dict(state), metadata=dict(metadata))
+    size = int.from_bytes(content[:8], "little")
+    head = json.loads(content[8 : 8 + size])
+    head["__metadata__"] = dict(sorted(metadata.items()))
+    text = json.dumps(head, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of eight bytes
+    return len(text).to_bytes(8, "little") + text + memoryview(content)[8 + size :]
 
 
 def save_for_timm(

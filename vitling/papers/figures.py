@@ -10,12 +10,13 @@ from vitling.callbacks import Callback, StudyCallback
 from vitling.diagnose import diagnosis, page
 from vitling.errors import UserError
 from vitling.evaluation.intervals import confidence_interval
+from vitling.files import refuse_foreign
 from vitling.papers.estimate import Size, count_sizes
 from vitling.papers.plan import Line, Plan, Request
 from vitling.papers.reproduction import default_folder, train_table
 from vitling.papers.table import Figure
 from vitling.reports import plots
-from vitling.reports.page import Chart, Code, Page, Section, Text, write_page
+from vitling.reports.page import Chart, Code, Page, Section, Text, is_page, write_page
 from vitling.runs.run import Run
 from vitling.studies.study import Study
 from vitling.training.settings import Settings
@@ -60,6 +61,7 @@ def draw_figure(
     if not isinstance(figure, Figure):
         raise UserError(f"{name} is a table; reproduce trains those, and draw_figure draws figures.")
     folder = Path(folder or default_folder(plan, request.data))
+    refuse_foreign(folder / "figure.html", ours=is_page)
     if runs is not None:
         study = _open_study(runs)
     elif figure.kind == "sizes" and plan.scale == "paper":

@@ -13,16 +13,19 @@ from vitling._deprecated import renamed_attribute
 from vitling.callbacks import Callback, StudyCallback
 from vitling.errors import UserError
 from vitling.evaluation.intervals import confidence_interval
-from vitling.files import write_text
+from vitling.files import json_with, refuse_foreign, starting_with, write_text
 from vitling.papers.estimate import Size, count_sizes, estimate_seconds, read_structure
 from vitling.papers.plan import SEEDS, Line, Plan, Request, leave_out_unready
 from vitling.reports import plots
-from vitling.reports.page import Chart, Code, Page, Section, Table, Text, write_page
+from vitling.reports.page import Chart, Code, Page, Section, Table, Text, is_page, write_page
 from vitling.runs.device import default_device
 from vitling.runs.run import Run
 from vitling.studies.results import plus_minus
 from vitling.studies.study import Study, study
 from vitling.training.settings import Settings
+
+is_markdown = starting_with(b"**", mark=b"| row |")
+is_numbers = json_with("table", "scale", "paper_measured", "rows")
 
 
 @dataclass(frozen=True)
@@ -230,8 +233,8 @@ class Reproduction:
         if self.study is None:
             raise UserError(f"{self.plan.name} has no study, so there is no folder to write to; reproduce trains one.")
         folder = self.study.folder
-        write_text(folder / "reproduce.md", self.to_markdown())
-        write_text(folder / "reproduce.json", self.to_json())
+        write_text(folder / "reproduce.md", self.to_markdown(), ours=is_markdown)
+        write_text(folder / "reproduce.json", self.to_json(), ours=is_numbers)
         return write_page(self.page(command), folder / "reproduce.html")
 
     def page(self, command: str = "") -> Page:
@@ -307,9 +310,13 @@ def train_table(
     sizes = count_sizes(plan, settings, callback)
     if not plan.recipes:
         return Reproduction(plan, sizes)
+    folder = Path(folder or default_folder(plan, request.data))
+    refuse_foreign(folder / "reproduce.md", ours=is_markdown)
+    refuse_foreign(folder / "reproduce.json", ours=is_numbers)
+    refuse_foreign(folder / "reproduce.html", ours=is_page)
     done = study(
         plan.recipes,
-        Path(folder or default_folder(plan, request.data)),
+        folder,
         seeds=request.seeds,
         budget_seconds=request.budget_seconds,
         jobs=request.jobs,

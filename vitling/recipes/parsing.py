@@ -10,7 +10,7 @@ from typing import Any, Literal
 import yaml
 
 from vitling.errors import UserError, did_you_mean
-from vitling.files import write_text
+from vitling.files import Ours, write_text
 from vitling.recipes.earlier import bring_up_to_date
 from vitling.recipes.named import named_recipes
 from vitling.recipes.schema import Augment, Optim, Recipe
@@ -157,8 +157,8 @@ def all_keys() -> list[str]:
     return keys
 
 
-def save_recipe(recipe: Recipe, path: Path) -> None:
-    write_text(path, to_yaml(recipe))
+def save_recipe(recipe: Recipe, path: Path, ours: Ours | None = None) -> None:
+    write_text(path, to_yaml(recipe), ours)
 
 
 def to_yaml(recipe: Recipe) -> str:

@@ -18,7 +18,9 @@ from numpy.typing import ArrayLike
 from PIL import Image
 
 import vitling
-from vitling.files import write_text
+from vitling.files import starting_with, write_text
+
+is_page = starting_with(b"<!doctype html>", mark=b'<meta name="generator" content="vitling ')
 
 # ---------------------------------------------------------------------------------------------------------------------
 # What a page is made of. `kind` names the part's macro in the template.
@@ -138,8 +140,8 @@ def render(page: Page) -> str:
 
 
 def write_page(page: Page, path: str | Path) -> Path:
-    """Write the page; a reader finds the old one or the new one, never a part."""
-    write_text(path, render(page))
+    """Write the page; a reader finds the old one or the new one, never a part. Only another page of ours is replaced."""
+    write_text(path, render(page), ours=is_page)
     return Path(path)
 
 

@@ -18,6 +18,7 @@ import itertools
 import json
 import os
 import platform
+import re
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
@@ -43,6 +44,8 @@ from vitling.runs.metadata import ModelMetadata
 from vitling.runs.timm_folder import load_network
 
 KEPT_CHECKPOINTS = 2
+CHECKPOINT = re.compile(r"step-\d{9,}(-part-\d+)?\.pt")
+LOCK = ".vitling.lock"  # a name that nobody else gives: whatever is called so is emptied, and removed in the end
 WEIGHTS = ("best", "last")
 
 
@@ -123,6 +126,21 @@ class Run:
     def part_recipe(self, part: int) -> Recipe:
         return load_recipe(self.path / _recipe_file(part))
 
+    def begun_recipe(self) -> Recipe | None:
+        """The recipe that the run was resolved to when it began; None where it has not come so far, for it is written last."""
+        path = self.path / "recipe.yaml"
+        if not path.exists():
+            if self.last_checkpoint():
+                raise UserError(f"{path} is missing; restore it, or train into another folder.")
+            return None
+        recipe = self.recipe
+        digest = self.info.get("recipe_digest")
+        if digest is not None and not is_digest_of(digest, recipe):
+            raise UserError(
+                f"{path} is of another recipe than the run was begun with; restore that file, or train into another folder."
+            )
+        return recipe
+
     def budget_looks(self, part: int) -> list[dict]:
         """The records of budget.jsonl about one part, the first with what a resumed run needs to know."""
         looks = list(_read_lines(self.path / "budget.jsonl"))
@@ -185,7 +203,7 @@ class Run:
             raise UserError(f"{self.path} is a file; choose another folder.")
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(self.path / ".lock", timeout=0)
+            lock = FileLock(self.path / LOCK, timeout=0)
             lock.acquire()
         except Timeout:
             raise UserError(
@@ -196,11 +214,11 @@ class Run:
         try:
             yield
         finally:
+            if os.name != "nt":  # while it is held: nobody else's is removed. Windows cannot, and keeps it
+                (self.path / LOCK).unlink(missing_ok=True)
             lock.release()
-            if [p.name for p in self.path.iterdir()] == [".lock"]:  # nothing came of it: leave no trace
-                (self.path / ".lock").unlink()
-                if ours:
-                    self.path.rmdir()
+            if ours and self.path.exists() and not any(self.path.iterdir()):  # nothing came of it: leave no trace
+                self.path.rmdir()
 
     # -- writing ---------------------------------------------------------------------------------------------------
 
@@ -220,6 +238,24 @@ class Run:
     def sizes(self) -> dict[str, int]:
         """Bytes in the logs now; a checkpoint remembers them."""
         return {f: _size(self.path / f) for f in ("metrics.jsonl", "timing.jsonl", "gradients.jsonl")}
+
+    def log_digests(self, sizes: dict[str, int]) -> dict[str, str]:
+        """SHA-256 of the first so many bytes of each log."""
+        return {file: _sha256(self.path / file, size) for file, size in sizes.items()}
+
+    def check_whole(self, checkpoint: dict) -> None:
+        """Refuse to go on from a state where the run lacks what was there then: that would come out only when it ends."""
+        sizes, remedy = checkpoint["logs"], "restore it, or train into another folder"
+        if short := [file for file, size in sizes.items() if _size(self.path / file) < size]:
+            raise UserError(f"{self.path / short[0]} is missing or shorter than when the run was saved; {remedy}.")
+        known = checkpoint.get("log_digests", {})  # there are none in a checkpoint of 0.1
+        if changed := [file for file, found in self.log_digests(sizes).items() if known.get(file, found) != found]:
+            raise UserError(f"{self.path / changed[0]} has changed since the run was saved; {remedy}.")
+        if checkpoint["best"]:  # written in every validation that was the best so far
+            try:
+                self.load_model("best")
+            except UserError as error:
+                raise UserError(f"the best weights so far are lost ({error}); {remedy}.") from None
 
     def cut_logs(self, sizes: dict[str, int]) -> None:
         """Forget what was logged after the checkpoint: it will be logged again."""
@@ -253,8 +289,8 @@ class Run:
         folder, entry = self.path / "checkpoint", self.unconfirmed
         entries = [*(known for known in self._manifest() if known["step"] < entry["step"]), entry][-KEPT_CHECKPOINTS:]
         write_text(folder / "manifest.json", json.dumps(entries, indent=1))
-        for old in folder.glob("step-*.pt"):
-            if old.name not in {known["file"] for known in entries}:
+        for old in folder.iterdir():  # only what we name so: a user may keep copies of their own here
+            if CHECKPOINT.fullmatch(old.name) and old.name not in {known["file"] for known in entries}:
                 old.unlink()
 
     def last_checkpoint(self) -> Path | None:
@@ -393,9 +429,13 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def _sha256(path: Path) -> str:
+def _sha256(path: Path, size: int | None = None) -> str:
+    """Of a file, or of its first so many bytes; of none where that is nothing."""
     digest = hashlib.sha256()
+    if size == 0:
+        return digest.hexdigest()
     with open(path, "rb") as stream:
-        while block := stream.read(1 << 20):
+        while block := stream.read(1 << 20 if size is None else min(size, 1 << 20)):
             digest.update(block)
+            size = None if size is None else size - len(block)
     return digest.hexdigest()

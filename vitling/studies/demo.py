@@ -6,6 +6,7 @@ from pathlib import Path
 
 from vitling.callbacks import StudyCallback
 from vitling.diagnose.diagnosis import diagnose_run
+from vitling.diagnose.files import check_page
 from vitling.errors import UserError
 from vitling.evaluation.comparison import Comparison, compare
 from vitling.evaluation.evaluation import read_evaluation
@@ -48,10 +49,10 @@ def run_demo(out: str | Path, *, callback: StudyCallback | None = None) -> Story
 
     The same call again finds all that is there already.
     """
+    page = check_page(Path(out) / "diagnosis.html")
     trained = study(contenders(), out, seeds=1, callback=callback)
     runs = list(trained.runs.values())
     evaluations = [read_evaluation(run) for run in runs]
-    page = trained.folder / "diagnosis.html"
     if trained.failures:
         raise UserError("; ".join(trained.failures.values()))
     if not page.exists() or page.stat().st_mtime < max(evaluation_file(run).stat().st_mtime for run in runs):

@@ -19,14 +19,19 @@ from typing import Any
 from vitling._deprecated import renamed_attribute
 from vitling.errors import UserError
 from vitling.evaluation.intervals import confidence_interval
-from vitling.files import write_text
+from vitling.files import json_with, refuse_foreign, starting_with, write_text
 from vitling.models.macs import count_macs
 from vitling.recipes import Recipe, from_dict, to_dict
+from vitling.reports.page import is_page
 from vitling.runs.run import Run, asked_for, difference, environment
 from vitling.training.budget import Speed, fit_to_budget
 from vitling.training.settings import Settings
 
 Key = tuple[str, float, int]  # name, fraction, seed
+
+is_study = json_with("names", "seeds", "recipes")
+is_markdown_table = starting_with(b"| recipe |")
+is_csv_table = starting_with(b"name,fraction,seeds,")
 
 
 @dataclass(frozen=True)
@@ -86,6 +91,9 @@ class Study:
         split: str,
     ) -> None:
         """Take up a plan. One that only adds to the folder's, or leaves something out, keeps all finished runs."""
+        refuse_foreign(self.folder / "table.md", ours=is_markdown_table)  # now, not when all is trained
+        refuse_foreign(self.folder / "table.csv", ours=is_csv_table)
+        refuse_foreign(self.folder / "study.html", ours=is_page)
         known = (self.folder / "study.json").exists()
         recipes = {name: from_dict(to_dict(recipe)) for name, recipe in recipes.items()}  # as they are read back
         for name, recipe in recipes.items():
@@ -141,7 +149,7 @@ class Study:
             "scores": scores,
             "failures": [[*key, reason] for key, reason in self.failures.items()],
         }
-        write_text(self.folder / "study.json", json.dumps(tree, indent=1, ensure_ascii=False))
+        write_text(self.folder / "study.json", json.dumps(tree, indent=1, ensure_ascii=False), ours=is_study)
 
     def _load(self) -> None:
         tree = json.loads((self.folder / "study.json").read_text())
@@ -270,8 +278,8 @@ class Study:
         return json.dumps({**plan, "rows": rows}, indent=1, ensure_ascii=False)
 
     def write_tables(self) -> None:
-        write_text(self.folder / "table.md", self.to_markdown())
-        write_text(self.folder / "table.csv", self.to_csv())
+        write_text(self.folder / "table.md", self.to_markdown(), ours=is_markdown_table)
+        write_text(self.folder / "table.csv", self.to_csv(), ours=is_csv_table)
 
 
 def plus_minus(centre: float, ci95: float, sign: str = "") -> str:

@@ -73,7 +73,9 @@ def complete_run(recipe: Recipe, path: Path, *, split: str, settings: Settings, 
         dataset = open_recipe_data(recipe, settings.reading)
         train(recipe, path, settings=settings, dataset=dataset, callback=callback)
     if split == "test" and not evaluation_file(run).exists():
-        evaluate(run, reading=settings.reading, dataset=dataset, callback=callback)
+        result = evaluate(run, reading=settings.reading, dataset=dataset, callback=callback)
+        if not result.kept:  # a study is made of what its runs keep
+            raise UserError(result.notes[-1])
 
 
 def _complete(study: Study, jobs: int, settings: Settings, callback: StudyCallback) -> None:
@@ -118,7 +120,7 @@ def _complete(study: Study, jobs: int, settings: Settings, callback: StudyCallba
             workers.stop()
             raise
     if workers.stopping:
-        raise Interrupted(f"saved the runs of {study.folder}; the same command resumes them")
+        raise Interrupted(f"saved the runs of {study.folder}; the same command resumes them", stop.signal_number)
 
 
 def _measure(study: Study, budget_seconds: float, settings: Settings, callback: StudyCallback) -> None:
@@ -133,7 +135,7 @@ def _measure(study: Study, budget_seconds: float, settings: Settings, callback: 
     measured = {**({baseline: study.recipes[baseline]} if baseline else {}), **missing}
     speeds = measure_speeds(
         measured,
-        study.folder / "measuring",
+        study.folder / ".vitling-measuring",  # is emptied first: a name that nobody else gives
         settings=settings,
         budget_seconds=budget_seconds,
         callback=callback,

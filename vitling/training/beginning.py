@@ -15,7 +15,7 @@ from vitling.methods import Preparation, prepare_method
 from vitling.models import default_size
 from vitling.optim import Schedule
 from vitling.recipes import Recipe, from_dict, scale_epochs, to_dict
-from vitling.runs.run import Run, asked_for, environment, is_digest_of, load_run
+from vitling.runs.run import Run, asked_for, environment, is_digest_of, load_run, recipe_digest
 from vitling.training.budget import (
     FIRST_RUN_SHARE,
     LEAST_STEPS,
@@ -104,8 +104,8 @@ def train_into(
         if run.finished:
             callback.log(f"{run.path} is finished already: {run.info['stopped']}.")
             return run
-        if resuming and (run.path / "recipe.yaml").exists():  # written last when a run begins
-            recipe = run.recipe  # resolved when the run began
+        if resuming and (begun := run.begun_recipe()):
+            recipe = begun  # resolved when the run began
         elif planned and accelerator.is_main_process:
             run.update(plan=planned)
         _train_rest(run, recipe, asked, settings, callback, accelerator, dataset)
@@ -178,7 +178,9 @@ def open_loop(
             run.cut_logs(checkpoint["logs"])
             run.update(status="running")
         if begins:
-            run.save_recipe(setup.recipe)
+            run.save_recipe(setup.recipe)  # last, see `begun_recipe`
+            if run.part == 1:
+                run.update(recipe_digest=recipe_digest(setup.recipe))
             if timekeeper:
                 run.append("budget.jsonl", _first_look(state, timekeeper))
     if settings.trackers:
@@ -261,16 +263,22 @@ def _read_checkpoint(run: Run, recipe: Recipe, data: TrainingData, callback: Cal
         callback.log(line)
     if checkpoint is not None and (part := checkpoint.get("part", 1)) > 1:
         recipe = run.part_recipe(part)
-    if checkpoint is not None and not is_digest_of(checkpoint["recipe"], recipe):
+    if checkpoint is None:
+        return None, recipe
+    if not is_digest_of(checkpoint["recipe"], recipe):
         raise UserError(
             f"the checkpoint in {run.path} is of another recipe than its recipe.yaml; "
             "restore that file, or train into another folder."
         )
-    if checkpoint is not None and checkpoint["data"] != data.dataset.fingerprint:
+    known = checkpoint.get("contents", {})  # there are none in a checkpoint of 0.1
+    changed = [name for name, value in data.contents.items() if known.get(name, value) != value]
+    if changed or checkpoint["data"] != data.dataset.fingerprint:
+        what = f" ({changed[0]})" if changed else ""
         raise UserError(
-            f"the data {recipe.data} has changed since {run.path} was interrupted; "
+            f"the data {recipe.data} has changed since {run.path} was interrupted{what}; "
             "restore it, or train into another folder."
         )
+    run.check_whole(checkpoint)
     return checkpoint, recipe
 
 
@@ -312,6 +320,7 @@ def _describe(run: Run, setup: Setup, asked: dict, settings: Settings) -> None:
     run.update(
         asked=asked,
         status="running",
+        recipe_digest=None,  # until the recipe is written
         class_names=data.class_names,
         preprocessing=data.preprocessing,
         data=dict(

@@ -74,6 +74,8 @@ class Loop:
                 told = self.epochs
                 self.callback.log(f"at the speed of the last steps the budget ends after {told:.3g} epochs")
         self._finish(stopped or f"all {self.epochs:.4g} epochs are done")
+        if number := self._stop_signal():  # came in the last validation: whoever called must not go on
+            raise Interrupted(f"{self.run.path} is finished; the same command goes on from there", number)
 
     def train_epoch(self, epoch: int) -> None:
         """To the end of the epoch or of the run."""
@@ -260,17 +262,21 @@ class Loop:
 
     def _stop_if_requested(self) -> None:
         """Save and leave after SIGTERM or Ctrl-C."""
-        requested = self.stop.requested
-        if not self._is_alone:
-            flag = torch.tensor(float(requested), device=self.accelerator.device)
-            requested = self.accelerator.reduce(flag, "sum").item() > 0
-        if not requested:
+        number = self._stop_signal()
+        if not number:
             return
         self.save_checkpoint()
         if self.accelerator.is_main_process:
             stopped = f"interrupted at step {self.state.step}"
             self.run.update(status="interrupted", stopped=stopped, wall_seconds=self._seconds())
-        raise Interrupted(f"saved {self.run.path} at step {self.state.step}; the same command resumes it")
+        raise Interrupted(f"saved {self.run.path} at step {self.state.step}; the same command resumes it", number)
+
+    def _stop_signal(self) -> int:
+        """The signal to stop after, of any of the processes; 0 where there is none."""
+        number = self.stop.signal_number
+        if self._is_alone:
+            return number
+        return int(self.accelerator.gather(torch.tensor([number], device=self.accelerator.device)).max())
 
     def _decide_compile(self) -> None:
         """compile=auto: compile once the measured speed says that enough eager training is left to repay it."""

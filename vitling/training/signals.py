@@ -9,12 +9,25 @@ from dataclasses import dataclass
 class Interrupted(Exception):
     """SIGTERM or Ctrl-C arrived; the run is saved and can be resumed."""
 
+    def __init__(self, message: str, signal_number: int = signal.SIGINT):
+        super().__init__(message)
+        self.signal_number = int(signal_number)
+
+    @property
+    def exit_code(self) -> int:
+        """130 after Ctrl-C, 143 after SIGTERM: what a shell gives a program that the signal ended."""
+        return 128 + self.signal_number
+
 
 @dataclass
 class StopRequest:
-    """Whether the loop should stop after the current step."""
+    """The signal after which the loop should stop when the current step is done; 0 where none has come."""
 
-    requested: bool = False
+    signal_number: int = 0
+
+    @property
+    def requested(self) -> bool:
+        return self.signal_number != 0
 
 
 @contextmanager
@@ -25,7 +38,7 @@ def stop_on_signals() -> Iterator[StopRequest]:
     def request(signum, frame):
         if stop.requested and signum == signal.SIGINT:
             raise KeyboardInterrupt
-        stop.requested = True
+        stop.signal_number = stop.signal_number or signum
 
     try:
         before = {number: signal.signal(number, request) for number in (signal.SIGTERM, signal.SIGINT)}

@@ -55,6 +55,7 @@ class State:
         return {
             "recipe": recipe_digest(setup.recipe),
             "data": setup.data.dataset.fingerprint,
+            "contents": setup.data.contents,
             "method": setup.method.state_dict(),
             "optimizer": setup.optimizer.state_dict(),
             "ema": self.ema.module.state_dict() if self.ema else None,
@@ -71,6 +72,7 @@ class State:
             "compiled": self.compiled,
             "threads": torch.get_num_threads(),
             "logs": run.sizes(),
+            "log_digests": run.log_digests(run.sizes()),
         }
 
     def restore(self, checkpoint: dict, setup: Setup, threads: int | None) -> None:

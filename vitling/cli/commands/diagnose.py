@@ -8,6 +8,7 @@ import typer
 import vitling
 from vitling.cli import completion, terminal
 from vitling.cli.options import AsJson, DataRoot, Quiet, Weights, reading_options
+from vitling.errors import UserError
 
 
 def diagnose(
@@ -36,10 +37,16 @@ def diagnose(
     vitling.register_models()
 
     from vitling.diagnose.diagnosis import diagnose as measure
-    from vitling.diagnose.files import write_diagnosis
+    from vitling.diagnose.files import check_page, to_json, write_diagnosis
 
+    if out:
+        check_page(out)
     with terminal.show_progress(quiet or as_json) as callback:
         reading = reading_options(data_root, None, None)
         results = measure(run, other, data, images=images, which=weights, reading=reading, callback=callback)
-        page = write_diagnosis(results, out, callback=callback)
-    print(page.with_suffix(".json").read_text()) if as_json else terminal.show_verdict(results, page)
+        try:
+            page = write_diagnosis(results, out, callback=callback)
+        except UserError:  # what was measured is shown, wherever it could not be written
+            print(to_json(results)) if as_json else terminal.show_verdict(results)
+            raise
+    print(to_json(results)) if as_json else terminal.show_verdict(results, page)

@@ -19,7 +19,7 @@ from vitling.cli.options import (
     absolute,
     reading_options,
 )
-from vitling.errors import UserError
+from vitling.files import new, refuse_foreign
 from vitling.recipes import save_recipe
 
 
@@ -47,8 +47,8 @@ def plan(
     """Look at the data and the machine; say what would be trained, why, and how long it takes."""
     budget_seconds = terminal.parse_budget(budget)
     chosen = vitling.override(vitling.load_recipe(recipe), settings or []) if recipe else None
-    if save and save.exists():
-        raise UserError(f"{save} exists; --save writes a new file, so choose another name.")
+    if save:
+        refuse_foreign(save, ours=new)
 
     with terminal.show_progress(quiet or as_json) as callback:
         where = dict(threads=threads, reading=reading_options(data_root, memory_gb, None), callback=callback)
@@ -56,5 +56,5 @@ def plan(
             data, settings or [], recipe=chosen, budget_seconds=budget_seconds, device=device, **where
         )
     if save:
-        save_recipe(vitling.override(planned.recipe, {"data": absolute(data)}), save)
+        save_recipe(vitling.override(planned.recipe, {"data": absolute(data)}), save, ours=new)
     print(planned.to_json()) if as_json else terminal.show_plan(planned, data, settings or [], save)

@@ -94,7 +94,7 @@ def train(
         trackers=tuple(tracker for tracker, wanted in trackers.items() if wanted),
         reading=reading,
     )
-    with terminal.show_training(quiet or os.environ.get("RANK", "0") != "0") as callback:
+    with terminal.resumable(), terminal.show_training(quiet or os.environ.get("RANK", "0") != "0") as callback:
         if more_seconds and out:
             check_data_of_run(out, absolute(data))
             run = vitling.train_more(out, more_seconds, settings=where, callback=callback)
@@ -109,8 +109,11 @@ def train(
             run = train_planned(data, settings or [], out, precision, where, callback)
         callback.on_end(run)
         if run.finished and os.environ.get("RANK", "0") == "0":
-            page = write_run_page(run, predictions=run.validation, reading=where.reading, callback=callback)
-            callback.log(f"page: {page}")
+            try:
+                page = write_run_page(run, predictions=run.validation, reading=where.reading, callback=callback)
+                callback.log(f"page: {page}")
+            except UserError as error:  # the run is whole: what follows in a script may go on
+                terminal.note(f"the page was not written: {error}")
 
 
 def train_recipe(
@@ -139,9 +142,9 @@ def train_planned(
 
     asked = asked_plan(absolute(data), settings, where.budget_seconds)
     run = Run(out or free_directory(folder_for(data), asked))
-    if run.asked == asked and (run.path / "recipe.yaml").exists():
+    if run.asked == asked and (begun := run.begun_recipe()):
         where = replace(where, precision=precision or run.info["precision"])
-        return vitling.train(run.recipe, run.path, settings=where, asked=asked, callback=callback)
+        return vitling.train(begun, run.path, settings=where, asked=asked, callback=callback)
     planned = vitling.plan(
         data,
         settings,

@@ -58,10 +58,11 @@ def show_evaluation(result: "Evaluation", run: Path) -> None:
         console.print(confusion)
     for note in result.notes:
         print_line(f"note: {note}")
-    print_line(f"all numbers: {run / result.file_name}")
+    if result.kept:
+        print_line(f"all numbers: {run / result.file_name}")
 
 
-def show_verdict(results: "list[Diagnosis]", page: Path) -> None:
+def show_verdict(results: "list[Diagnosis]", page: Path | None = None) -> None:
     from vitling.diagnose.verdict import headline
 
     colours = {"problem": "red", "watch": "yellow", "ok": "green"}
@@ -74,7 +75,8 @@ def show_verdict(results: "list[Diagnosis]", page: Path) -> None:
                 print_line(f"           -> {finding.advice}")
         for note in diagnosis.notes:
             print_line(f"  note: {note}")
-    print_line(f"page: {page}    (numbers beside it: .json, .npz)")
+    if page:
+        print_line(f"page: {page}    (numbers beside it: .json, .npz)")
 
 
 def show_predictions(predictions: "list[Prediction]", form: str) -> None:

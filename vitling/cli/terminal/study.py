@@ -6,13 +6,14 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 from rich.progress import Progress
 
 from vitling.callbacks import Callback, StudyCallback
 from vitling.cli.terminal.console import print_line, print_whole
-from vitling.cli.terminal.training import Bars, Plain, calling_back
+from vitling.cli.terminal.training import Bars, Plain, calling_back, resumable
 from vitling.cli.terminal.words import duration, percent
 from vitling.errors import UserError, did_you_mean
 
@@ -131,15 +132,12 @@ class LiveStudyRun(PlainStudyRun):
 
 @contextmanager
 def show_study(quiet: bool = False) -> Iterator[StudyCallback]:
-    """A callback for `study`. When interrupted it says how to resume, and the command ends with code 130."""
-    from vitling.training.signals import Interrupted
-
-    try:
-        with calling_back(quiet, silent=StudyCallback, plain=PlainStudy, live=LiveStudy) as callback:
-            yield callback
-    except (Interrupted, KeyboardInterrupt) as interruption:
-        print(str(interruption) or "interrupted; the same command resumes", file=sys.stderr)
-        sys.exit(130)
+    """A callback for `study`. When interrupted it says how to resume."""
+    with (
+        resumable(partial(print, file=sys.stderr)),
+        calling_back(quiet, silent=StudyCallback, plain=PlainStudy, live=LiveStudy) as callback,
+    ):
+        yield callback
 
 
 def show_study_table(study: "Study") -> None:

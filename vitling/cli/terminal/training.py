@@ -164,14 +164,24 @@ def calling_back(
 
 @contextmanager
 def show_training(quiet: bool = False) -> Iterator[Callback]:
-    """A callback for `train`. Says how to resume when interrupted."""
+    """A callback for `train`."""
+    with calling_back(quiet, silent=Callback, plain=Plain, live=Live) as callback:
+        yield callback
+
+
+@contextmanager
+def resumable(print_line: Callable[[str], None] = print_line) -> Iterator[None]:
+    """Say how to resume what was interrupted, and end the command with the code of the signal: what follows must not go on."""
     from vitling.training.signals import Interrupted
 
     try:
-        with calling_back(quiet, silent=Callback, plain=Plain, live=Live) as callback:
-            yield callback
+        yield
+    except KeyboardInterrupt:
+        print_line("interrupted; the same command resumes")
+        sys.exit(130)
     except Interrupted as interruption:
         print_line(str(interruption))
+        sys.exit(interruption.exit_code)
 
 
 class Lines(Callback):

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, default_collate
 from vitling.data.augment.augment import Augment
 from vitling.data.augment.ragged import Ragged
 from vitling.data.pipeline.keeping import Keeping
+from vitling.data.pipeline.workers import read_batches
 from vitling.data.sources.images import Images, load_image
 from vitling.errors import UserError
 from vitling.recipes import Recipe
@@ -87,7 +88,7 @@ class Streamed:
 
     def batches(self, plan: list[Tensor]) -> Iterator[Batch]:
         self.plan = [index.tolist() for index in plan]
-        for batch in self.loader:
+        for batch in read_batches(self.loader):
             if isinstance(batch, UserError):
                 raise batch
             if isinstance(batch["image"], tuple):

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from torch import Tensor
 
 from vitling.callbacks import Callback
 from vitling.data.augment.ragged import Ragged
+from vitling.data.pipeline.contents import hash_contents
 from vitling.data.pipeline.decoding import SAMPLE, channel_statistics, decode
 from vitling.data.pipeline.keeping import keep_images, keeping_for
 from vitling.data.pipeline.loader import Resident, Source, Streamed
@@ -28,6 +30,16 @@ class TrainingData:
     train: Source
     val: Resident | Streamed
     preprocessing: Preprocessing
+    images: dict[str, Images]  # what the two splits were read from
+
+    @cached_property
+    def contents(self) -> dict[str, str]:
+        """Hashes of what the files hold; made when the run is saved or resumed, because that takes a moment."""
+        return {
+            name: value
+            for split, source in (("train", self.train), ("val", self.val))
+            for name, value in hash_contents(self.images[split], source, split).items()
+        }
 
     @property
     def class_names(self) -> list[str]:
@@ -65,7 +77,7 @@ def prepare_training_data(
         mean, std = map(tuple, channel_statistics(pixels()))
     preprocessing = Preprocessing(size=size, mean=tuple(mean), std=tuple(std), test_crop=recipe.test_crop, **args)
     val_source = load_split(val, "val", **preprocessing.fit_args(), **reader)
-    return TrainingData(dataset, train_source, val_source, preprocessing)
+    return TrainingData(dataset, train_source, val_source, preprocessing, {"train": train, "val": val})
 
 
 def _load_training(

@@ -5,14 +5,17 @@ A file's name ends at its first dot, as the release cuts it. Files are read as p
 
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from vitling.callbacks import Callback
 from vitling.data.sources.images import Images
 from vitling.errors import UserError
+from vitling.files import refuse_foreign
 from vitling.methods.token_labeling.label_maps import LabelMaps
 
 MOST_CLASSES = 2048  # float16 holds integers exactly up to here
@@ -64,14 +67,33 @@ def read_maps(paths: list[Path], num_classes: int) -> Iterator[tuple[np.ndarray,
 
 
 def write_maps(maps: LabelMaps, folder: str | os.PathLike, images: Images, callback: Callback | None = None) -> None:
-    """Write label maps as the release's files."""
+    """Write label maps as the release's files. Files that hold just these maps stay; any other file in their place is refused first."""
     names = maps.header.class_names
     if len(names) > MOST_CLASSES:
         raise UserError(f"the authors' format holds {MOST_CLASSES} classes at most, these maps have {len(names)}.")
-    for i, path in enumerate(map_paths(folder, images, names)):
-        scores, classes = (part[0].permute(2, 0, 1) for part in maps.take(torch.tensor([i])))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        torch.save(torch.stack([scores, classes.half()]), path.with_suffix(".tmp"))
-        os.replace(path.with_suffix(".tmp"), path)  # not synced one by one: that would take longer than all the rest
+    paths = map_paths(folder, images, names)
+    for i, path in enumerate(paths):
+        if path.exists():
+            refuse_foreign(path, ours=partial(_holds, content=_content(maps, i)))
+    for i, path in enumerate(paths):
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            temporary = path.with_name(f".{path.stem[:100]}.vitling.pt")
+            torch.save(_content(maps, i), temporary)
+            os.replace(temporary, path)  # not synced one by one: that would take longer than all the rest
         if callback:
             callback.on_progress("writing .pt files", i + 1, len(images))
+
+
+def _content(maps: LabelMaps, i: int) -> Tensor:
+    """What the file of image i holds."""
+    scores, classes = (part[0].permute(2, 0, 1) for part in maps.take(torch.tensor([i])))
+    return torch.stack([scores, classes.half()])
+
+
+def _holds(path: Path, content: Tensor) -> bool:
+    try:
+        found = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception:  # what is no archive of torch makes it raise many kinds, and is not ours
+        return False
+    return isinstance(found, Tensor) and torch.equal(found, content)

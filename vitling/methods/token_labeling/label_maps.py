@@ -20,7 +20,7 @@ from torch import Tensor
 from vitling.data.sources.dataset import Dataset
 from vitling.data.sources.images import Images
 from vitling.errors import UserError
-from vitling.files import write_text
+from vitling.files import refuse_foreign, write_text
 
 PART_BYTES = 2**30
 
@@ -133,6 +133,13 @@ class LabelMaps:
         np.lib.format.write_array_header_1_0(
             head, {"descr": description, "fortran_order": False, "shape": (count, *header.shape)}
         )
+
+        def begun(path: Path) -> bool:
+            """A part of these maps, though a kill may have left no more than the beginning of its head."""
+            with open(path, "rb") as stream:
+                return head.getvalue().startswith(stream.read(len(head.getvalue())))
+
+        refuse_foreign(path, ours=begun)
         try:
             with open(path, "r+b" if place else "wb") as stream:
                 stream.write(head.getvalue())

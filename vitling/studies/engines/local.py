@@ -11,9 +11,12 @@ from pathlib import Path
 
 from vitling.callbacks import Callback
 from vitling.errors import UserError
+from vitling.files import refuse_foreign, starting_with
 from vitling.recipes import Recipe, to_dict
 from vitling.training.settings import Settings
 from vitling.training.signals import Interrupted
+
+LOG_HEAD = b"What the process of a vitling study printed:"
 
 
 class Workers:
@@ -30,8 +33,10 @@ class Workers:
         job = json.dumps({"recipe": to_dict(recipe), "path": str(path), "split": split, "settings": asdict(settings)})
         log = path.with_name(f"{path.name}.log")  # what torch and others write; kept when the child crashes
         log.parent.mkdir(parents=True, exist_ok=True)
+        refuse_foreign(log, ours=starting_with(LOG_HEAD))
         environment = {**os.environ, "OMP_NUM_THREADS": str(settings.threads)} if settings.threads else None
-        with open(log, "w") as errors:
+        with open(log, "wb", buffering=0) as errors:
+            errors.write(LOG_HEAD + b"\n")
             process = subprocess.Popen(
                 [sys.executable, "-m", "vitling.studies.engines.child"],
                 stdin=subprocess.PIPE,
@@ -51,11 +56,14 @@ class Workers:
             outcome = self._relay(process.stdout, callback)
             process.wait()
             self.processes.discard(process)
-        if outcome == "interrupted" or (self.stopping and outcome != "done"):
+        if outcome == "interrupted" and not self.stopping:  # by somebody else
+            log.unlink()
+            raise UserError(f"the process of {path} was interrupted; it is saved, and the same command resumes it")
+        if self.stopping and outcome != "done":
             log.unlink()
             raise Interrupted(f"{path} is saved")
         if outcome != "done":
-            lines = log.read_text().strip().splitlines() or [f"exit code {process.returncode}"]
+            lines = log.read_text(errors="replace").strip().splitlines()[1:] or [f"exit code {process.returncode}"]
             raise UserError(outcome or f"the process of {path} crashed: {lines[-1]} (all of it: {log})")
         log.unlink()
 
