@@ -6,15 +6,17 @@ resumed run sees the same images, and each of several processes takes its rows o
 
 import hashlib
 import os
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, default_collate
+from torch.utils.data import DataLoader
 
 from vitling.data.augment.augment import Augment
-from vitling.data.sources.images import Images, load_image
+from vitling.data.pipeline.decoding import decode
+from vitling.data.sources.images import Images
 from vitling.errors import UserError
 from vitling.recipes import Recipe
 
@@ -44,47 +46,45 @@ class Resident:
 
 
 class Streamed:
-    """A split too large for memory: read and fitted by worker processes, batch by batch."""
+    """A split too large for memory: read and fitted by worker processes, batch by batch. They end with this object."""
 
     def __init__(self, images: Images, *, workers: int, **fit_args: Any):
         self.labels = torch.as_tensor(images.labels)
         self.plan: list[list[int]] = []
         self.loader = DataLoader(
-            _FittedImages(images, fit_args),
-            batch_sampler=self,  # asked again for each pass, so one set of workers serves every epoch
+            _FittedBatches(images, fit_args),
+            batch_size=None,  # the plan says what a batch is
+            sampler=self.plan,  # asked again for each pass, so one set of workers serves every epoch
             num_workers=workers,
             persistent_workers=workers > 0,
-            collate_fn=_collate,
             worker_init_fn=_leave_signals_to_training,
         )
+        # Held from outside, so that the garbage collector never finds loader and queues in one heap of garbage: it would
+        # close the queues first, and the loader would wait 5 s for each worker, which is never told to end.
+        weakref.finalize(self, _end_workers, self.loader)
 
     def __len__(self) -> int:
         return len(self.labels)
 
-    def __iter__(self) -> Iterator[list[int]]:
-        return iter(self.plan)
-
     def batches(self, plan: list[Tensor]) -> Iterator[dict[str, Tensor]]:
-        self.plan = [index.tolist() for index in plan]
-        for batch in self.loader:
-            if isinstance(batch, UserError):
-                raise batch
-            yield batch
+        self.plan[:] = [index.tolist() for index in plan]
+        for index, images in zip(plan, self.loader, strict=True):
+            if isinstance(images, UserError):
+                raise images
+            yield {"image": images, "label": self.labels[index], "index": index}
 
 
-class _FittedImages(torch.utils.data.Dataset):
+class _FittedBatches(torch.utils.data.Dataset):
+    """The images of a batch, by their numbers. Labels are known without reading: only pixels go from process to process."""
+
     def __init__(self, images: Images, fit_args: dict):
         self.images, self.fit_args = images, fit_args
 
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def __getitem__(self, i: int) -> dict | UserError:
+    def __getitem__(self, rows: list[int]) -> Tensor | UserError:
         try:
-            image = load_image(self.images, i, **self.fit_args)
+            return decode(self.images.subset(rows), threads=1, **self.fit_args)
         except UserError as error:
             return error  # raised in a worker, it would arrive as text with a traceback in it
-        return {"image": torch.tensor(image), "label": int(self.images.labels[i]), "index": i}
 
 
 def _leave_signals_to_training(worker: int) -> None:
@@ -93,10 +93,8 @@ def _leave_signals_to_training(worker: int) -> None:
         os.setpgrp()
 
 
-def _collate(samples: list) -> dict[str, Tensor] | UserError:
-    """A batch, or the first image's error."""
-    bad = [sample for sample in samples if isinstance(sample, UserError)]
-    return bad[0] if bad else default_collate(samples)
+def _end_workers(loader: DataLoader) -> None:
+    loader._iterator = None  # the last reference: telling them, it waits until they have ended
 
 
 def epoch_order(labels: Tensor, *, generator: torch.Generator, balance: str = "none", repeats: int = 1) -> Tensor:
