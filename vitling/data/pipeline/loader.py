@@ -5,9 +5,11 @@ resumed run sees the same images, and each of several processes takes its rows o
 """
 
 import hashlib
+import math
 import os
 import weakref
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 import torch
@@ -15,10 +17,12 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from vitling.data.augment.augment import Augment
-from vitling.data.pipeline.decoding import decode
+from vitling.data.pipeline.decoding import CHUNK, decode
 from vitling.data.sources.images import Images
 from vitling.errors import UserError
 from vitling.recipes import Recipe
+
+PREFETCHED = 4  # pieces of a batch that each worker reads ahead
 
 
 def step_seed(*parts: object) -> int:
@@ -46,16 +50,17 @@ class Resident:
 
 
 class Streamed:
-    """A split too large for memory: read and fitted by worker processes, batch by batch. They end with this object."""
+    """A split too large for memory: read and fitted by worker processes, which share each batch. They end with this object."""
 
     def __init__(self, images: Images, *, workers: int, **fit_args: Any):
         self.labels = torch.as_tensor(images.labels)
-        self.plan: list[list[int]] = []
+        self.pieces: list[list[int]] = []
         self.loader = DataLoader(
-            _FittedBatches(images, fit_args),
-            batch_size=None,  # the plan says what a batch is
-            sampler=self.plan,  # asked again for each pass, so one set of workers serves every epoch
+            _FittedPieces(images, fit_args),
+            batch_size=None,  # what a sampler gives is a piece already
+            sampler=self.pieces,  # asked again for each pass, so one set of workers serves every epoch
             num_workers=workers,
+            prefetch_factor=PREFETCHED if workers else None,
             persistent_workers=workers > 0,
             worker_init_fn=_leave_signals_to_training,
         )
@@ -67,15 +72,23 @@ class Streamed:
         return len(self.labels)
 
     def batches(self, plan: list[Tensor]) -> Iterator[dict[str, Tensor]]:
-        self.plan[:] = [index.tolist() for index in plan]
-        for index, images in zip(plan, self.loader, strict=True):
-            if isinstance(images, UserError):
-                raise images
-            yield {"image": images, "label": self.labels[index], "index": index}
+        self.pieces[:] = [piece.tolist() for index in plan for piece in index.split(CHUNK)]
+        read = iter(self.loader)
+        for index in plan:
+            yield {"image": self._gather(read, len(index)), "label": self.labels[index], "index": index}
+
+    def _gather(self, read: Iterator[Tensor | UserError], count: int) -> Tensor:
+        """The next pieces, up to so many images."""
+        pieces = []
+        for piece in islice(read, math.ceil(count / CHUNK)):
+            if isinstance(piece, UserError):
+                raise piece
+            pieces.append(piece)
+        return torch.cat(pieces)
 
 
-class _FittedBatches(torch.utils.data.Dataset):
-    """The images of a batch, by their numbers. Labels are known without reading: only pixels go from process to process."""
+class _FittedPieces(torch.utils.data.Dataset):
+    """Some images by their numbers. Labels are known without reading: only pixels go from process to process."""
 
     def __init__(self, images: Images, fit_args: dict):
         self.images, self.fit_args = images, fit_args
