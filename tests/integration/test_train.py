@@ -3,6 +3,7 @@
 import gc
 import json
 import math
+import multiprocessing
 import os
 import random
 import signal
@@ -19,6 +20,7 @@ from safetensors.torch import load_file
 
 import vitling
 from vitling.callbacks import Callback
+from vitling.data.pipeline.reading import Reading
 from vitling.errors import UserError
 from vitling.methods import Method
 from vitling.recipes import Augment, Optim, Recipe, override, replace
@@ -107,6 +109,19 @@ def test_a_resumed_run_repeats_the_uninterrupted_one(uninterrupted, tmp_path, st
     assert vitling.load_run(tmp_path / "run").info["status"] == "interrupted"
     train(RECIPE, tmp_path / "run")
     assert_same_run(tmp_path / "run", uninterrupted)
+
+
+def test_a_streamed_run_that_is_resumed_repeats_the_uninterrupted_one_and_leaves_no_reading_process(tmp_path):
+    recipe = replace(RECIPE, batch_size=100)  # no multiple of what a reading process reads at once
+    streamed = Settings(reading=Reading(memory_gb=0, workers=2))
+    train(recipe, tmp_path / "whole", settings=streamed)
+    for step in (5, 17):
+        with pytest.raises(Interrupted):
+            train(recipe, tmp_path / "run", settings=streamed, callback=StopAt(step))
+    train(recipe, tmp_path / "run", settings=streamed)
+    assert_same_run(tmp_path / "run", tmp_path / "whole")
+    gc.collect()
+    assert not multiprocessing.active_children()
 
 
 @pytest.mark.parametrize("step", [1, 9, 10, 11, 20, 29, 30])  # around the ends of epochs, where a validation follows

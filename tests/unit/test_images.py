@@ -211,6 +211,26 @@ def test_a_decompression_bomb_is_refused(tmp_path, monkeypatch, limit):
         read_image(str(tmp_path / "a.png"))
 
 
+def test_the_pages_of_a_stack_count_together_as_a_bomb(tmp_path, monkeypatch):
+    pages = [Image.fromarray(noise(20, 20, 1)[..., 0]) for _ in range(5)]
+    pages[0].save(tmp_path / "a.tif", save_all=True, append_images=pages[1:])
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1999)
+    for read in (read_image, read_layout):
+        with pytest.raises(BadImage, match="20 x 20 x 5 pixels are more than the 1,999"):
+            read(str(tmp_path / "a.tif"))
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 2000)
+    assert read_image(str(tmp_path / "a.tif")).shape == (20, 20, 5)
+
+
+def test_postscript_is_not_run_whatever_its_name(tmp_path):
+    made = tmp_path / "made_by_it"
+    program = f"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n({made}) (w) file closefile showpage\n"
+    (tmp_path / "a.png").write_text(program)
+    with pytest.raises(BadImage, match="PostScript is a program, not an image"):
+        read_image(str(tmp_path / "a.png"))
+    assert not made.exists()
+
+
 # --- fitting ----------------------------------------------------------------------------------------------------------
 
 

@@ -1,3 +1,6 @@
+import gc
+import multiprocessing
+
 import numpy as np
 import pytest
 import torch
@@ -27,38 +30,65 @@ def resident(n=40):
     return Resident(torch.from_numpy(images).permute(0, 3, 1, 2), torch.from_numpy(labels))
 
 
+def streamed(workers, n=40):
+    images, labels = images_and_labels(n)
+    return Streamed(ArrayImages(images, labels), workers=workers, size=(8, 8), fit="resize", channels=1, max_value=255)
+
+
 def loader(source=None, recipe=RECIPE, **where):
     return TrainLoader(source or resident(), AUGMENT, recipe=recipe, device="cpu", **where)
 
 
 def test_streamed_images_are_augmented_like_resident_ones():
-    images, labels = images_and_labels()
-    streamed = Streamed(ArrayImages(images, labels), workers=0, size=(8, 8), fit="resize", channels=1, max_value=255)
-    for [a], [b] in zip(loader().epoch(0), loader(streamed).epoch(0), strict=True):
+    for [a], [b] in zip(loader().epoch(0), loader(streamed(workers=0)).epoch(0), strict=True):
         assert torch.equal(a["image"], b["image"])
         assert torch.equal(a["label"], b["label"])
 
 
-@pytest.mark.slow  # starts reading processes, which take seconds to end
+@pytest.mark.slow  # starts reading processes
 def test_workers_give_the_same_batches_as_none():
-    images, labels = images_and_labels()
-    fit = dict(size=(8, 8), fit="resize", channels=1, max_value=255)
-    alone, helped = (Streamed(ArrayImages(images, labels), workers=w, **fit) for w in (0, 2))
+    alone, helped = loader(streamed(workers=0)), loader(streamed(workers=2))
     for epoch in (0, 1):
-        for [a], [b] in zip(loader(alone).epoch(epoch), loader(helped).epoch(epoch), strict=True):
-            assert torch.equal(a["image"], b["image"])
+        for [a], [b] in zip(alone.epoch(epoch), helped.epoch(epoch), strict=True):
+            assert all(torch.equal(a[name], b[name]) for name in ("image", "label", "index"))
 
 
-@pytest.mark.slow  # starts reading processes, which take seconds to end
+@pytest.mark.slow  # starts reading processes
+@pytest.mark.parametrize("passes", ["whole", "abandoned"])
+@pytest.mark.parametrize("owner", ["a name", "a cycle"])
+def test_reading_processes_end_when_told_with_the_split_they_read(owner, passes, monkeypatch):
+    killed = []
+
+    def terminate(process):  # what the loader does to a process that has not ended within five seconds
+        killed.append(process)
+        process.kill()
+
+    monkeypatch.setattr(multiprocessing.Process, "terminate", terminate)
+    split = streamed(workers=2)
+    batches = split.batches(list(torch.arange(40).split(8)))
+    next(batches)
+    if passes == "whole":
+        list(batches)
+    readers = multiprocessing.active_children()
+    assert len(readers) == 2
+    if owner == "a cycle":  # as a run in progress is: only the garbage collector ends it
+        split.itself = split
+    del batches, split
+    gc.collect()
+    assert not killed
+    assert [reader.exitcode for reader in readers] == [0, 0]
+
+
+@pytest.mark.slow  # starts reading processes
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_bad_image_met_while_streaming_is_one_clear_line(tmp_path, workers):
     for i in range(8):
         Image.new("L", (8, 8), i).save(tmp_path / f"{i}.png")
     (tmp_path / "5.png").write_bytes(b"no image")
     images = FileImages([f"{i}.png" for i in range(8)], [0, 1] * 4, root=tmp_path)
-    streamed = Streamed(images, workers=workers, size=(8, 8), fit="resize", channels=1, max_value=255)
+    split = Streamed(images, workers=workers, size=(8, 8), fit="resize", channels=1, max_value=255)
     with pytest.raises(BadImage) as caught:
-        list(eval_batches(streamed, torch.Tensor.float, batch_size=2, device="cpu"))
+        list(eval_batches(split, torch.Tensor.float, batch_size=2, device="cpu"))
     assert str(caught.value).startswith(f"cannot read image {tmp_path / '5.png'}: Pillow does not recognise it")
     assert "\n" not in str(caught.value)
 

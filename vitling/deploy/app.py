@@ -6,7 +6,7 @@ Nothing leaves the machine: no telemetry, no fonts or scripts from elsewhere, an
 import os
 import socket
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,6 +27,7 @@ from vitling.runs.run import Run, load_run
 
 SHOWN_CLASSES = 5
 SHOWN_NEIGHBOURS = 8
+MOST_WAITING = 64  # images that are asked about at once
 SHOWN_SIDE = 160  # smaller pictures are enlarged to about this
 FONTS = ["system-ui", "sans-serif"]
 # As many columns as fit: gradio counts them by the screen it was first drawn on.
@@ -115,19 +116,23 @@ def open_viewer(
     return viewer
 
 
-def create_page(viewer: Viewer) -> Any:  # FastAPI, which only the app extra brings
-    """The page, as a FastAPI application."""
+def create_page(viewer: Viewer, folder: str | Path, *, hosts: Sequence[str] = ()) -> Any:  # Gate, of the extra app
+    """The page, as an ASGI application: for this computer and under the names `hosts`. What it is given lies in `folder`."""
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # before the import, which would ask for the newest version
+    os.environ["GRADIO_TEMP_DIR"] = str(folder)  # read when components are made
     import gradio
     from fastapi import FastAPI
 
-    def look(path: str | None):
-        if path is None:
+    from vitling.deploy.gate import UPLOAD_BYTES, Gate, Names
+
+    def look(file: dict | None):
+        if file is None:
             return None, None, None
+        path = file["path"]
         try:
             answer = viewer.answer(path)
         except UserError as error:
-            raise gradio.Error(str(error).replace(str(path), Path(path).name), print_exception=False) from None
+            raise gradio.Error(str(error).replace(path, Path(path).name), print_exception=False) from None
         return answer.probabilities, answer.picture, answer.neighbours
 
     info = viewer.run.info
@@ -155,22 +160,39 @@ def create_page(viewer: Viewer) -> Any:  # FastAPI, which only the app extra bri
         with gradio.Column(visible=viewer.neighbours is not None):
             gradio.Markdown("### The training images that it finds most similar")
             gallery = gradio.Gallery(**shown, object_fit="contain", height="auto", elem_id="neighbours")
-        file.change(look, file, [label, picture, gallery], api_visibility="private")
+        # Not preprocessed: gradio would refuse other suffixes with a traceback, where reading says what is wrong in a line.
+        file.change(look, file, [label, picture, gallery], api_visibility="private", preprocess=False)
     theme = gradio.themes.Default(font=FONTS, font_mono=["ui-monospace", "monospace"])
-    return gradio.mount_gradio_app(
-        FastAPI(), blocks, path="/", theme=theme, css=CSS, footer_links=[], ssr_mode=False, run_history=False, pwa=False
+    page = gradio.mount_gradio_app(
+        FastAPI(),
+        blocks.queue(max_size=MOST_WAITING),
+        path="/",
+        theme=theme,
+        css=CSS,
+        footer_links=[],
+        max_file_size=UPLOAD_BYTES,  # so that the browser says it before sending
+        ssr_mode=False,
+        run_history=False,
+        pwa=False,
     )
+    return Gate(page, folder, names=Names(*hosts), functions=set(blocks.fns))
 
 
-def serve(viewer: Viewer, listener: socket.socket, *, ready: Callable[[str, list[str]], None]) -> None:
-    """Serve the page until interrupted. `ready` gets its address, and what the page cannot do."""
+def serve(
+    viewer: Viewer, listener: socket.socket, *, host: str | None = None, ready: Callable[[str, list[str]], None]
+) -> None:
+    """Serve the page until interrupted, under the name `host` too where the listener's address has one.
+
+    `ready` gets its address, and what the page cannot do.
+    """
     import uvicorn  # of the extra app
 
-    with tempfile.TemporaryDirectory(prefix="vitling-app-") as folder:
-        os.environ["GRADIO_TEMP_DIR"] = folder  # read at the import; what is dropped on the page is gone when it ends
-        page = create_page(viewer)
-        host, port = listener.getsockname()[:2]
-        ready(f"http://{f'[{host}]' if ':' in host else host}:{port}", viewer.notes)
+    with tempfile.TemporaryDirectory(
+        prefix="vitling-app-"
+    ) as folder:  # what is dropped on the page is gone when it ends
+        address, port = listener.getsockname()[:2]
+        page = create_page(viewer, folder, hosts=[address, host or address])
+        ready(f"http://{f'[{address}]' if ':' in address else address}:{port}", viewer.notes)
         uvicorn.Server(uvicorn.Config(page, log_level="warning", ws="none")).run(sockets=[listener])
 
 

@@ -26,4 +26,4 @@ def serve_app(
     socket = bind(host, port)
     with terminal.show_progress(quiet) as callback:
         viewer = open_viewer(run, which=weights, reading=reading_options(data_root, None, None), callback=callback)
-    serve(viewer, socket, ready=terminal.show_address)
+    serve(viewer, socket, host=host, ready=terminal.show_address)

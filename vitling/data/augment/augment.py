@@ -293,8 +293,8 @@ class Augment:
             boxes = boxes + padding[:, None]
             mode = {"zeros": "constant"}.get(self.crop_padding_mode, self.crop_padding_mode)
             if isinstance(images, Ragged):
-                each = zip(images.images, padding.tolist(), strict=True)
-                images = Ragged([F.pad(x, [p] * 4, mode=mode) for x, p in each])
+                around = padding.tolist()
+                images = Ragged([F.pad(x, [p] * 4, mode=mode) for x, p in zip(images.images, around, strict=True)])
             else:
                 images = F.pad(images, [int(padding[0])] * 4, mode=mode)
             if self._cuts_window:

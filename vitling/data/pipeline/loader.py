@@ -5,23 +5,32 @@ resumed run sees the same images, and each of several processes takes its rows o
 """
 
 import hashlib
+import math
 import os
+import weakref
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, default_collate
+from torch.utils.data import DataLoader
 
 from vitling.data.augment.augment import Augment
 from vitling.data.augment.ragged import Ragged
+from vitling.data.pipeline.decoding import CHUNK, decode
 from vitling.data.pipeline.keeping import Keeping
 from vitling.data.pipeline.workers import read_batches
-from vitling.data.sources.images import Images, load_image
+from vitling.data.sources.images import Images
 from vitling.errors import UserError
 from vitling.recipes import Recipe
 
 Batch: TypeAlias = dict[str, Any]  # "image" (a tensor, or Ragged), "label", "index"
+Piece: TypeAlias = (
+    Tensor | tuple[Tensor, Tensor] | UserError
+)  # images of one size, packed ones of several, or what is wrong
+
+PREFETCHED = 4  # pieces of a batch that each worker reads ahead
 
 
 def step_seed(*parts: object) -> int:
@@ -63,58 +72,67 @@ class ResidentPictures:
 
 
 class Streamed:
-    """A split too large for memory: read and fitted by worker processes, batch by batch.
+    """A split too large for memory: read and fitted by worker processes, which share each batch. They end with this object.
 
-    Fitted to one size by `fit_args`, or each picture as large as `keeping` keeps it.
+    Images are fitted to one size by `fit_args`, or each picture is as large as `keeping` keeps it.
     """
 
     def __init__(self, images: Images, *, workers: int, keeping: Keeping | None = None, **fit_args: Any):
         self.labels = torch.as_tensor(images.labels)
-        self.plan: list[list[int]] = []
+        self.pieces: list[list[int]] = []
         self.loader = DataLoader(
-            _FittedImages(images, keeping, fit_args),
-            batch_sampler=self,  # asked again for each pass, so one set of workers serves every epoch
+            _FittedPieces(images, keeping, fit_args),
+            batch_size=None,  # what a sampler gives is a piece already
+            sampler=self.pieces,  # asked again for each pass, so one set of workers serves every epoch
             num_workers=workers,
+            prefetch_factor=PREFETCHED if workers else None,
             persistent_workers=workers > 0,
-            collate_fn=_collate,
             worker_init_fn=_leave_signals_to_training,
         )
+        # Held from outside, so that the garbage collector never finds loader and queues in one heap of garbage: it would
+        # close the queues first, and the loader would wait 5 s for each worker, which is never told to end.
+        weakref.finalize(self, _end_workers, self.loader)
 
     def __len__(self) -> int:
         return len(self.labels)
 
-    def __iter__(self) -> Iterator[list[int]]:
-        return iter(self.plan)
-
     def batches(self, plan: list[Tensor]) -> Iterator[Batch]:
-        self.plan = [index.tolist() for index in plan]
-        for batch in read_batches(self.loader):
-            if isinstance(batch, UserError):
-                raise batch
-            if isinstance(batch["image"], tuple):
-                batch["image"] = Ragged.unpack(*batch["image"])
-            yield batch
+        self.pieces[:] = [piece.tolist() for index in plan for piece in index.split(CHUNK)]
+        read = read_batches(self.loader)
+        for index in plan:
+            yield {"image": self._gather(read, len(index)), "label": self.labels[index], "index": index}
+
+    def _gather(self, read: Iterator[Piece], count: int) -> Tensor | Ragged:
+        """The next pieces, up to so many images."""
+        fitted, pictures = [], []
+        for piece in islice(read, math.ceil(count / CHUNK)):
+            if isinstance(piece, UserError):
+                raise piece
+            if isinstance(piece, Tensor):
+                fitted.append(piece)
+            else:
+                pictures += Ragged.unpack(*piece).images
+        if fitted:
+            return torch.cat(fitted)
+        return torch.stack(pictures) if len({picture.shape for picture in pictures}) == 1 else Ragged(pictures)
 
 
 Source: TypeAlias = Resident | ResidentPictures | Streamed
 
 
-class _FittedImages(torch.utils.data.Dataset):
+class _FittedPieces(torch.utils.data.Dataset):
+    """Some images by their numbers. Labels are known without reading: only pixels go from process to process."""
+
     def __init__(self, images: Images, keeping: Keeping | None, fit_args: dict):
         self.images, self.keeping, self.fit_args = images, keeping, fit_args
 
-    def __len__(self) -> int:
-        return len(self.images)
-
-    def __getitem__(self, i: int) -> dict | UserError:
+    def __getitem__(self, rows: list[int]) -> Piece:
         try:
-            if self.keeping:
-                image = self.keeping.load(self.images, i)
-            else:
-                image = torch.tensor(load_image(self.images, i, **self.fit_args))
+            if self.keeping:  # packed: each picture would come by a file of its own
+                return Ragged([self.keeping.load(self.images, i) for i in rows]).pack()
+            return decode(self.images.subset(rows), threads=1, **self.fit_args)
         except UserError as error:
             return error  # raised in a worker, it would arrive as text with a traceback in it
-        return {"image": image, "label": int(self.images.labels[i]), "index": i}
 
 
 def _leave_signals_to_training(worker: int) -> None:
@@ -123,14 +141,8 @@ def _leave_signals_to_training(worker: int) -> None:
         os.setpgrp()
 
 
-def _collate(samples: list) -> dict[str, Any] | UserError:
-    """A batch, or the first image's error. Images of different sizes are packed: a worker would send each by a file of its own."""
-    bad = [sample for sample in samples if isinstance(sample, UserError)]
-    if bad:
-        return bad[0]
-    images = [sample.pop("image") for sample in samples]
-    one_size = len({image.shape for image in images}) == 1
-    return {"image": torch.stack(images) if one_size else Ragged(images).pack(), **default_collate(samples)}
+def _end_workers(loader: DataLoader) -> None:
+    loader._iterator = None  # the last reference: telling them, it waits until they have ended
 
 
 def epoch_order(labels: Tensor, *, generator: torch.Generator, balance: str = "none", repeats: int = 1) -> Tensor:

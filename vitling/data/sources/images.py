@@ -196,10 +196,11 @@ def read_image(
         if _is_npy(source):
             return _load_npy(source)
         with Image.open(source) as image:
-            _refuse_bomb(image)
+            _refuse_unsafe(image)
             if at_least and image.format in ("JPEG", "MPO"):
                 image.draft(None, (at_least, at_least))
             if _is_stack(image):
+                _refuse_unsafe(image, _page_count(image))
                 return np.concatenate([_pixels(page, alpha=False) for page in _pages(image)], axis=-1)
             return _pixels(ImageOps.exif_transpose(image), alpha)
 
@@ -211,9 +212,10 @@ def read_layout(source: str | BytesIO, *, name: str | None = None, alpha: bool =
             array = _load_npy(source, mmap_mode="r")
             return Layout(array.shape[-1], array.dtype == np.uint16)
         with Image.open(source) as image:
-            _refuse_bomb(image)
+            _refuse_unsafe(image)
             sixteen_bit = image.mode.startswith("I")
             if _is_stack(image):
+                _refuse_unsafe(image, _page_count(image))
                 return Layout(_page_count(image), sixteen_bit)
             if sixteen_bit:
                 return Layout(1, True)
@@ -400,11 +402,15 @@ def _load_npy(path: str, mmap_mode: Literal["r"] | None = None) -> np.ndarray:
     return array if array.ndim == 3 else array[..., None]
 
 
-def _refuse_bomb(image: Image.Image) -> None:
+def _refuse_unsafe(image: Image.Image, pages: int = 1) -> None:
+    """Refuse what is a program to run, and what would fill the memory."""
+    if image.format == "EPS":
+        raise ValueError("PostScript is a program, not an image; save it as PNG")
     limit = Image.MAX_IMAGE_PIXELS
-    if limit and image.width * image.height > limit:
+    if limit and image.width * image.height * pages > limit:
+        size = f"{image.width} x {image.height}" + (f" x {pages}" if pages > 1 else "")
         raise ValueError(
-            f"{image.width} x {image.height} pixels are more than the {limit:,} Pillow holds safe; "
+            f"{size} pixels are more than the {limit:,} Pillow holds safe; "
             "make it smaller, or raise PIL.Image.MAX_IMAGE_PIXELS if you trust it"
         )
 
