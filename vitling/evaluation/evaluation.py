@@ -1,6 +1,7 @@
 """Evaluate a run: top-1, top-5, macro-F1, per class, calibration and the confusion matrix."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from vitling.callbacks import Callback
@@ -56,23 +57,27 @@ def read_evaluation(run: Run) -> Evaluation:
 
 
 def _open(run: Run, data: str | None, reading: Reading, opened: Dataset | None) -> Dataset:
-    """The data, with classes and channels as the run's model knows them."""
-    return open_dataset(
+    """The data, with classes and channels as the run's model knows them; its own with the run's test split."""
+    open_as = partial(
+        open_dataset,
         data or run.recipe.data,
         root=reading.root,
         download=reading.download,
         channels=run.preprocessing().channels,
         on_bad_image=run.recipe.on_bad_image,
         class_names=run.class_names,
-        opened=opened,
     )
+    dataset = open_as(test_split=run.recipe.test_split if _is_named_own(run, data) else "test", opened=opened)
+    return open_as(test_split=run.recipe.test_split, opened=dataset) if _is_own(run, data, dataset) else dataset
 
 
 def _is_own(run: Run, data: str | None, dataset: Dataset) -> bool:
     """Whether this is the data that the run was trained on: by its name or place, or by its content."""
-    if data is None or canonical_name(data) == canonical_name(run.recipe.data):
-        return True
-    return dataset.fingerprint == run.data_fingerprint
+    return _is_named_own(run, data) or dataset.fingerprint == run.data_fingerprint
+
+
+def _is_named_own(run: Run, data: str | None) -> bool:
+    return data is None or canonical_name(data) == canonical_name(run.recipe.data)
 
 
 def _changes(run: Run, dataset: Dataset, own: bool) -> list[str]:
