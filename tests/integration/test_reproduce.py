@@ -8,6 +8,7 @@ from sklearn.datasets import load_digits
 
 from vitling.cli.main import app
 from vitling.errors import UserError
+from vitling.evaluation.evaluation import read_evaluation
 from vitling.papers.figures import draw_figure
 from vitling.papers.plan import Request
 from vitling.papers.reproduction import preview, reproduce
@@ -66,9 +67,12 @@ def test_an_agents_accuracy_comes_from_the_run_of_its_vit(few_digits, tmp_path):
     result = reproduce("bootstrapping/table5", tmp_path / "out", **options)
     vit, agent = result.results
     assert len(result.study.runs) == 1
-    assert (vit.ours.split, agent.ours.split) == ("test", "val")
+    run = next(iter(result.study.runs.values()))
+    assert agent.ours.scores == [100 * read_evaluation(run).companions["agent"]]
+    assert agent.ours.difference == pytest.approx(agent.ours.mean - vit.ours.mean)
+    assert run.info["test_looks"] == 1
     assert vit.size != agent.size
-    assert "(val)" in result.to_markdown()
+    assert "agents are of the epoch whose model was best" in result.to_markdown()
 
 
 def test_a_dry_run_estimates_the_time_and_writes_nothing(few_digits, tmp_path, monkeypatch):

@@ -10,8 +10,10 @@ from vitling.data.pipeline.training_data import split_training
 from vitling.data.sources.dataset import Dataset, canonical_name, open_dataset
 from vitling.data.sources.images import Images
 from vitling.errors import UserError, did_you_mean
+from vitling.evaluation.loop import predict_logits
 from vitling.evaluation.metrics import Evaluation, measure
-from vitling.evaluation.predictions import predict_images
+from vitling.evaluation.predictions import Predictions, predict_images
+from vitling.evaluation.real_labels import real_accuracy
 from vitling.files import write_text
 from vitling.runs.run import Run, check_weights, load_run
 
@@ -44,11 +46,27 @@ def evaluate(
     predictions = predict_images(run, run.load_model(which), images, split, reading=reading, callback=callback)
     result = measure(predictions.logits, predictions.labels, run.class_names, data=dataset.name, split=split)
     notes = [*dataset.notes, *_changes(run, dataset, own)]
-    result = replace(result, own=own, weights=which, notes=notes)
+    result = replace(
+        result,
+        own=own,
+        weights=which,
+        notes=notes,
+        companions=_companions(run, predictions, callback) if which == "best" else {},
+        real_top1=real_accuracy(predictions.logits.argmax(1), images.names, run.class_names),
+    )
     write_text(run.path / result.file_name, result.to_json())
     if own and split == "test":
         run.update(test_looks=run.info.get("test_looks", 0) + 1)
     return result
+
+
+def _companions(run: Run, seen: Predictions, callback: Callback | None) -> dict[str, float]:
+    """Top-1 of the networks that were trained beside the model, on the same images."""
+    found = {}
+    for name, network in run.load_companions().items():
+        logits = predict_logits(network, seen.source, seen.preprocessing, callback=callback)
+        found[name] = (logits.argmax(1) == seen.labels).double().mean().item()
+    return found
 
 
 def read_evaluation(run: Run) -> Evaluation:

@@ -32,6 +32,8 @@ class Evaluation:
     own: bool = True  # the data that the run was trained on
     weights: str = "best"
     notes: list[str] = field(default_factory=list)
+    companions: dict[str, float] = field(default_factory=dict)  # top-1 of networks that were trained beside the model
+    real_top1: float | None = None  # by ReaL's labels, of ImageNet's validation images
 
     right = renamed_attribute("right", "correct")
 

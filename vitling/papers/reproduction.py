@@ -12,6 +12,7 @@ from pathlib import Path
 from vitling._deprecated import renamed_attribute
 from vitling.callbacks import Callback, StudyCallback
 from vitling.errors import UserError
+from vitling.evaluation.evaluation import read_evaluation
 from vitling.evaluation.intervals import confidence_interval
 from vitling.files import write_text
 from vitling.papers.estimate import Size, count_sizes, estimate_seconds, read_structure
@@ -20,7 +21,7 @@ from vitling.reports import plots
 from vitling.reports.page import Chart, Code, Page, Section, Table, Text, write_page
 from vitling.runs.device import default_device
 from vitling.runs.run import Run
-from vitling.studies.results import plus_minus
+from vitling.studies.results import Row, evaluation_file, plus_minus
 from vitling.studies.study import Study, study
 from vitling.training.settings import Settings
 
@@ -29,7 +30,7 @@ from vitling.training.settings import Settings
 class Ours:
     """What our runs of a line reached, in percent."""
 
-    split: str  # test, or val for a network beside the model: runs keep the model alone
+    split: str  # of the data: test, or val where that was the test
     scores: list[float]
     mean: float
     ci95: float  # half-width of the 95 % confidence interval; nan with one seed
@@ -83,8 +84,10 @@ class Reproduction:
             scores = _scores(self.study, line) if self.study and trained else {}
             structure = read_structure(line) if self.plan.table.structure else None
             compared = first if line is not baseline else None
-            ours = _ours(line, scores, compared, trained.epochs) if trained and scores else None
+            ours = _ours(trained, scores, compared) if trained and scores else None
             failure = trained.failure if trained else ""
+            if trained and trained.scores and not scores:
+                failure = f"its runs keep no {line.row.network}: they were trained by an earlier version"
             results.append(Result(line, sizes.get(line.label), ours, failure, structure))
         return results
 
@@ -159,9 +162,11 @@ class Reproduction:
             )
         if self.seconds:
             notes.append(self._estimate())
-        if beside := dict.fromkeys(r.line.row.network for r in self.results if r.ours and r.ours.split == "val"):
+        if beside := dict.fromkeys(
+            r.line.row.network for r in self.results if r.ours and r.line.row.network != "model"
+        ):
             names = " and ".join(f"{name}s" for name in beside)
-            notes.append(f"Accuracies of {names} (val) are of the validation split: a run keeps the model alone.")
+            notes.append(f"Accuracies of {names} are of the epoch whose model was best on the validation images.")
         if any(result.size for result in self.results):
             notes.append("MACs are multiply-adds of one image, the products inside attention included.")
         notes += _grouped("Not trained", [(r.line.label, r.reason) for r in self.results if r.reason])
@@ -355,19 +360,17 @@ def _scores(study: Study, line: Line) -> dict[int, float]:
 
 
 def _companion_score(name: str, run: Run) -> float | None:
-    """The validation accuracy of a network trained beside the model, in the epoch whose model was kept."""
-    best = run.info["best"]["epoch"]
-    record = next(record for record in run.metrics() if record["epoch"] == best)
-    return 100 * record[key] if (key := f"val_{name}_top1") in record else None
+    """The test accuracy of a network that was trained beside the model; None of runs before 0.2, which kept the model alone."""
+    top1 = read_evaluation(run).companions.get(name) if evaluation_file(run).exists() else None
+    return None if top1 is None else 100 * top1
 
 
-def _ours(line: Line, scores: dict[int, float], first: dict[int, float] | None, epochs: int) -> Ours:
+def _ours(trained: Row, scores: dict[int, float], first: dict[int, float] | None) -> Ours:
     mean, ci95 = confidence_interval(list(scores.values()))
-    is_model = line.row.network == "model"
-    # A companion's validation accuracy is not compared with the test accuracy of the first line.
-    paired = [scores[seed] - first[seed] for seed in scores if seed in first] if first and is_model else []
+    paired = [scores[seed] - first[seed] for seed in scores if seed in first] if first else []
     difference, difference_ci95 = confidence_interval(paired)
-    return Ours("test" if is_model else "val", list(scores.values()), mean, ci95, difference, difference_ci95, epochs)
+    values, split = list(scores.values()), trained.recipe.test_split
+    return Ours(split, values, mean, ci95, difference, difference_ci95, trained.epochs)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -387,7 +390,7 @@ def _paper_size(result: Result, name: str, unit: str) -> str:
 
 
 def _ours_text(ours: Ours | None) -> str:
-    return "" if ours is None else plus_minus(ours.mean, ours.ci95) + (" (val)" if ours.split == "val" else "")
+    return "" if ours is None else plus_minus(ours.mean, ours.ci95)
 
 
 def _difference_text(ours: Ours | None) -> str:
