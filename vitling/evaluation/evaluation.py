@@ -4,7 +4,10 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from torch import nn
+
 from vitling.callbacks import Callback
+from vitling.data.pipeline.preprocessing import as_size
 from vitling.data.pipeline.reading import Reading
 from vitling.data.pipeline.training_data import split_training
 from vitling.data.sources.dataset import Dataset, canonical_name, open_dataset
@@ -15,6 +18,8 @@ from vitling.evaluation.metrics import Evaluation, measure
 from vitling.evaluation.predictions import Predictions, predict_images
 from vitling.evaluation.real_labels import real_accuracy
 from vitling.files import write_text
+from vitling.models import build_model
+from vitling.models.weights import load_weights
 from vitling.runs.run import Run, check_weights, load_run
 
 SPLITS = ("train", "val", "test")
@@ -26,12 +31,14 @@ def evaluate(
     *,
     split: str = "test",
     which: str = "best",
+    img_size: int | tuple[int, int] | None = None,
     reading: Reading | None = None,
     dataset: Dataset | None = None,
     callback: Callback | None = None,
 ) -> Evaluation:
     """Measure a run on a split of its own data, or of other data with the same classes.
 
+    With `img_size` it sees images of another size than in training, its positions resized; companions are then left out.
     `dataset` is that data where it has been opened already, as for the training. A look at the run's own test split is written
     into the run, because a number is worth less with each look.
     """
@@ -43,7 +50,9 @@ def evaluate(
     dataset = _open(run, data, reading, dataset)
     own = _is_own(run, data, dataset)
     images = _choose_split(run, dataset, split, own)
-    predictions = predict_images(run, run.load_model(which), images, split, reading=reading, callback=callback)
+    size = as_size(img_size)
+    model = run.load_model(which) if size is None else _resized(run, which, size)
+    predictions = predict_images(run, model, images, split, size=size, reading=reading, callback=callback)
     result = measure(predictions.logits, predictions.labels, run.class_names, data=dataset.name, split=split)
     notes = [*dataset.notes, *_changes(run, dataset, own)]
     result = replace(
@@ -51,13 +60,28 @@ def evaluate(
         own=own,
         weights=which,
         notes=notes,
-        companions=_companions(run, predictions, callback) if which == "best" else {},
+        img_size=size,
+        companions=_companions(run, predictions, callback) if which == "best" and size is None else {},
         real_top1=real_accuracy(predictions.logits.argmax(1), images.names, run.class_names),
     )
     write_text(run.path / result.file_name, result.to_json())
     if own and split == "test":
         run.update(test_looks=run.info.get("test_looks", 0) + 1)
     return result
+
+
+def _resized(run: Run, which: str, size: tuple[int, int]) -> nn.Module:
+    """The run's model for images of another size."""
+    recipe = run.recipe
+    model = build_model(
+        recipe.model,
+        num_classes=len(run.class_names),
+        in_chans=run.preprocessing().channels,
+        img_size=size,
+        **recipe.model_args,
+    )
+    load_weights(model, run.path / which)
+    return model.eval()
 
 
 def _companions(run: Run, seen: Predictions, callback: Callback | None) -> dict[str, float]:
