@@ -331,8 +331,8 @@ class Agent(MapContract):
 
     def plain_state(self) -> dict[str, Tensor]:
         """The state of an agent of this form with weights of its own that computes the same."""
-        state = self.state_dict()
-        for i, block in enumerate(self.lender[0].blocks if self.shared else ()):
+        state, (vit,) = self.state_dict(), self.lender
+        for i, block in enumerate(vit.blocks if vit is not None else ()):
             attn, (fc1, fc2) = block.attn, mlp_layers(block.mlp)
             taps = shared_taps(value_rows(attn), attn.proj.weight, self.num_heads)
             state |= plain_block(f"layers.{i}.", taps, attn.proj.bias, fc1.weight, fc1.bias, fc2.weight, fc2.bias)
