@@ -235,8 +235,12 @@ def draw_similarity(drawn: Drawn) -> list[Section]:
         pair = drawn.runs(line.label)[:1] + drawn.runs(line.label.replace("ViT", "ResNet-18", 1))[:1]
         if len(pair) == 2:
             where = line.label.removeprefix("ViT").removeprefix(", ") or Path(pair[0].recipe.data).stem
-            parts = page.similarity_parts(*_compare_layers(pair[0], pair[1], drawn), "ViT", "ResNet-18")
-            lead = "Every layer, norms and activations included, over the whole test split in the release's batches."
+            cka, match = _compare_layers(pair[0], pair[1], drawn)
+            parts = page.similarity_parts(cka, match, "ViT", "ResNet-18")
+            lead = (
+                f"{len(cka.rows)} layers of the ViT and {len(cka.columns)} of ResNet-18, norms and activations included, over the "
+                f"whole test split in the release's batches of {CKA_BATCH}."
+            )
             sections.append(Section(f"ViT and ResNet-18, {where}", parts, lead))
     return sections
 
