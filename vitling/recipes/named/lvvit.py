@@ -1,4 +1,4 @@
-"""LV-ViT and token labeling: every row of Tables 3 to 9, the released sizes, fine-tuning, and a nano for small images.
+"""LV-ViT and token labeling: what Tables 3 to 9 train, the released sizes, fine-tuning, and a nano for small images.
 
 Paper: Jiang et al. 2021, "All Tokens Matter". Where paper and release disagree, the release is followed: a dense weight of 1 (paper:
 0.5), 300 epochs and 10 at the smallest rate, weights averaged over steps. ImageNet cannot be downloaded: give its

@@ -1,4 +1,4 @@
-"""T2T-ViT: every variant on ImageNet, Tables 1 to 7 as far as they can be rebuilt, transfer to CIFAR, and a nano.
+"""T2T-ViT: every variant on ImageNet, what Tables 2 to 7 train as far as it can be rebuilt, transfer to CIFAR, and a nano.
 
 Paper: Yuan et al. 2021, "Tokens-to-Token ViT". Settings are the release's. Tables 2 to 4, 6 and 7 share rows; a recipe stands for all of
 them. Not here: ViT-Dense (Table 6), whose sizes fit no network, the ghosted ResNet, which has no published form, and the
