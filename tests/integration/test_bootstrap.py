@@ -68,6 +68,21 @@ def test_a_resumed_run_repeats_the_uninterrupted_one_agent_included(form, tmp_pa
     assert logs[0] == logs[1]
 
 
+@pytest.mark.parametrize("form", [*FORMS, "named"])
+def test_the_agent_of_the_best_epoch_is_kept_and_measured_with_the_model(form, tmp_path):
+    named = dict(agent="resnet9_test", feature_weight=0.0)
+    recipe = replace(
+        RECIPE, method_args=FORMS.get(form, named), ema_decay=0.9
+    )  # the agent borrows the weights, not their average
+    run = train(recipe, tmp_path / "run")
+    logged = next(record for record in run.metrics() if record["epoch"] == run.info["best"]["epoch"])
+    found = vitling.evaluate(run, split="val")
+    assert found.companions == {"agent": pytest.approx(logged["val_agent_top1"])}
+    opened = vitling.open_model(tmp_path / "run" / "companions" / "agent")  # a model like any other
+    assert opened.class_names == run.class_names
+    assert vitling.evaluate(run).companions.keys() == {"agent"}
+
+
 def test_both_accuracies_every_loss_and_the_conflict_are_logged_and_the_plain_vit_is_kept(tmp_path):
     run = train(RECIPE, tmp_path / "run")
     record = run.metrics()[-1]

@@ -1,6 +1,7 @@
 """Which images an evaluation or a prediction looks at, by which classes, and where the result goes."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -100,6 +101,29 @@ def test_train_and_val_are_the_parts_that_the_run_made(run, data):
     assert not set(train.names) & set(val.names)
     assert evaluate(run, split="train").images == len(train) == 54
     assert evaluate(run, split="val").images == len(val) == 6
+
+
+def test_where_the_recipe_says_so_the_datas_val_split_is_the_test(tmp_path):
+    data = pictures(tmp_path / "imagenet", *(f"train/{c}" for c in "abc"), count=20)
+    pictures(data, *(f"val/{c}" for c in "abc"), count=4)
+    run = make_run(tmp_path / "run", data, test_split="val")
+    result = evaluate(run)
+    assert (result.split, result.images, run.info["test_looks"]) == ("test", 12, 1)
+    assert result.notes == ["its val split is the test split here"]
+    assert evaluate(run, split="val").images == 6  # a tenth of train, as it was carved
+    copy = shutil.copytree(data, tmp_path / "copy")
+    assert evaluate(run, str(copy)).images == 12
+
+
+def test_a_val_split_that_is_to_be_the_test_has_to_be_there(tmp_path):
+    data = pictures(tmp_path / "data", "train/a", "train/b", "test/a", "test/b")
+    with pytest.raises(UserError, match="has no val split to be the test split, only train, test"):
+        open_dataset(data, test_split="val")
+    pictures(data, "val/a", "val/b", count=3)
+    opened = open_dataset(data, test_split="val")
+    assert {split: len(images) for split, images in opened.splits.items()} == {"train": 20, "test": 6}
+    assert opened.notes == ["its val split is the test split here, its own test split is left out"]
+    assert sorted(open_dataset(data, opened=opened).splits) == ["test", "train", "val"]
 
 
 def test_data_that_changed_since_the_training_is_noted(tmp_path):

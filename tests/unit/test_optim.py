@@ -1,7 +1,10 @@
+import contextlib
+
 import pytest
 import timm
 import torch
 from rule import golden
+from timm.optim import list_optimizers
 from torch import nn
 
 from vitling.errors import UserError
@@ -120,6 +123,28 @@ def test_optimisers_lower_a_loss(name):
         optimizer.zero_grad()
         losses.append(loss.item())
     assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("name", ["sgd", "sgdw", "nesterov", "momentum"])
+def test_without_momentum_a_step_is_the_gradient_alone(name):
+    weight = nn.Parameter(torch.ones(3))
+    optimizer = create_optimizer([{"params": [weight]}], Optim(name=name, momentum=0.0, weight_decay=0.0), 0.1)
+    for _ in range(2):
+        weight.grad = torch.full((3,), 0.5)
+        optimizer.step()
+    assert torch.allclose(weight, torch.full((3,), 1 - 2 * 0.1 * 0.5))
+    assert not optimizer.param_groups[0]["nesterov"]
+
+
+def test_with_momentum_sgd_still_looks_ahead():
+    optimizer = create_optimizer([{"params": [nn.Parameter(torch.ones(1))]}], Optim(name="sgd"), 0.1)
+    assert (optimizer.param_groups[0]["nesterov"], optimizer.param_groups[0]["momentum"]) == (True, 0.9)
+
+
+def test_every_optimiser_of_timm_is_made_or_refused_as_a_user_error():
+    for name in list_optimizers():
+        with contextlib.suppress(UserError):
+            create_optimizer([{"params": [nn.Parameter(torch.zeros(2, 2))]}], Optim(name=name, momentum=0.0), 0.1)
 
 
 def test_muon_leaves_embeddings_and_classifier_to_adamw():

@@ -1,39 +1,70 @@
 """The papers' tables as data, and the plans made of them."""
 
+import json
 import math
+import shlex
+from pathlib import Path
 
 import pytest
+import typer
+from PIL import Image
 
+from vitling.cli.main import app
+from vitling.cli.terminal import parse_budget, parse_seeds
 from vitling.errors import UserError
 from vitling.methods import find_method
 from vitling.models import build_model
 from vitling.models.macs import count_macs
 from vitling.models.weights import save_for_timm
-from vitling.papers import is_figure, tables
+from vitling.papers import illustrations, is_figure, tables
+from vitling.papers.coverage import coverage_markdown
 from vitling.papers.estimate import BACKWARD, build_on_meta, count_sizes, training_macs
 from vitling.papers.figures import draw_figure
+from vitling.papers.next_steps import find_next_steps, works
 from vitling.papers.plan import Request, leave_out_unready, make_plan
-from vitling.papers.reproduction import preview, reproduce
+from vitling.papers.reproduction import choose_test_splits, preview, reproduce
 from vitling.papers.table import Data, nano_on
 from vitling.recipes import Optim, Recipe, load_recipe, override, replace
 from vitling.runs.device import default_device
+from vitling.studies.study import _check_data
 from vitling.training.settings import Settings
 
-TABLES = [
-    *(f"dhvt/table{number}" for number in range(2, 7)),
-    *(f"bootstrapping/table{number}" for number in range(1, 6)),
-    *(f"t2t/table{number}" for number in range(2, 8)),
-    *(f"lvvit/table{number}" for number in range(3, 11)),
-    "diagnosis/table1",
-]
-FIGURES = ["t2t/fig1", "lvvit/fig1", "bootstrapping/fig5", "bootstrapping/fig6"]
-FIGURES += ["diagnosis/fig4", "diagnosis/fig6", "diagnosis/fig7"]
+# As many as the papers number.
+NUMBERED = {"dhvt": (6, 4), "bootstrapping": (5, 6), "t2t": (7, 4), "lvvit": (10, 3), "diagnosis": (1, 8)}
+ROOT = Path(__file__).parents[2]
+TABLES = [f"{paper}/table{number}" for paper, (count, _) in NUMBERED.items() for number in range(1, count + 1)]
+ALL_FIGURES = [f"{paper}/fig{number}" for paper, (_, count) in NUMBERED.items() for number in range(1, count + 1)]
+FIGURES = ["dhvt/fig4", "bootstrapping/fig5", "bootstrapping/fig6", "t2t/fig1", "t2t/fig2", "lvvit/fig1"]
+FIGURES += [f"diagnosis/fig{number}" for number in range(3, 9)]
 PARAMS_TOLERANCE = 0.02  # papers round to two or three digits
 
 
 def test_every_table_and_figure_is_there():
     assert {name for name in tables() if not is_figure(name)} == set(TABLES)
     assert {name for name in tables() if is_figure(name)} == set(FIGURES)
+    assert set(illustrations()) == set(ALL_FIGURES) - set(FIGURES)
+
+
+def test_a_drawing_says_where_the_same_is_to_be_seen():
+    with pytest.raises(
+        UserError, match=r"dhvt/fig1 .* is a drawing and holds no result; the same is to be seen in `vitling show"
+    ):
+        make_plan("dhvt/fig1")
+    for drawing in illustrations().values():
+        for path in (word.strip("`,") for word in drawing.seen_in.split() if "/" in word and "." in word):
+            assert (ROOT / path).exists(), path
+
+
+def test_the_table_in_the_docs_is_what_the_command_prints(capsys):
+    app(["reproduce", "--coverage"], standalone_mode=False)
+    printed = capsys.readouterr().out
+    assert printed == coverage_markdown()
+    assert printed in (ROOT / "docs" / "reproducing.md").read_text()
+    app(["reproduce", "--coverage", "--json"], standalone_mode=False)
+    entries = json.loads(capsys.readouterr().out)
+    assert [entry["name"].strip("`") for entry in entries] == [
+        name for paper in NUMBERED for name in (*TABLES, *ALL_FIGURES) if name.startswith(f"{paper}/")
+    ]
 
 
 @pytest.mark.parametrize("name", TABLES + FIGURES)
@@ -189,6 +220,77 @@ def test_rows_whose_data_weights_or_labels_are_missing_say_what_to_do(tmp_path, 
     assert "+ token labeling" not in plan.recipes
 
 
+def tree(folder: Path, *splits: str) -> str:
+    for split in splits:
+        for name in ("n01440764", "n01443537"):
+            (folder / split / name).mkdir(parents=True)
+            for i in range(4):
+                Image.new("RGB", (16, 16), (i, 0, 0)).save(folder / split / name / f"{i}.JPEG")
+    return str(folder)
+
+
+def test_imagenet_is_taken_as_it_is_with_val_as_the_test(tmp_path):
+    data = tree(tmp_path / "imagenet", "train", "val")
+    for name in TABLES:
+        plan = make_plan(name)
+        if {line.row.data.name for line in plan.lines} == {"ImageNet"} and plan.recipes:
+            plan = leave_out_unready(make_plan(name, data=data)) if "lvvit" not in name else make_plan(name, data=data)
+            chosen = choose_test_splits(plan, "", Settings())
+            assert {recipe.test_split for recipe in chosen.recipes.values()} == {"val"}, name
+            _check_data(chosen.recipes, "test", Settings())  # what a study asks before it begins
+
+
+def test_the_split_to_measure_on_is_the_one_asked_for_else_the_papers_else_the_one_there_is(tmp_path):
+    both, test, none = (tree(tmp_path / name, "train", *name.split()) for name in ("val test", "test", "x"))
+
+    def chosen(data: str, split: str = "", table: str = "t2t/table7", scale: str = "paper") -> str:
+        plan = make_plan(table, data=data, rows="T2T-ViT-14", scale=scale)
+        return next(iter(choose_test_splits(plan, split, Settings()).recipes.values())).test_split
+
+    assert chosen(both) == "val"
+    assert chosen(both, "test") == "test"
+    assert chosen(test) == "test"
+    assert chosen(both, scale="nano") == "test"
+    with pytest.raises(UserError, match="test has no val split to measure on, only train, test; add a folder val"):
+        chosen(test, "val")
+    with pytest.raises(UserError, match="x has no val or test split to measure on, only train"):
+        chosen(none)
+    with pytest.raises(UserError, match="split=train is not one of test, val"):
+        Request("t2t/table7", split="train").plan()
+
+
+def parse_command(text: str) -> Request:
+    """What the command line makes of a command."""
+    words = shlex.split(text)
+    assert words[:2] == ["vitling", "reproduce"]
+    found = typer.main.get_command(app).commands["reproduce"].make_context("reproduce", words[2:]).params
+    asked = {key: found[key] for key in ("name", "scale", "rows", "data", "epochs", "split")}
+    return Request(**asked, seeds=parse_seeds(found["seeds"]), budget_seconds=parse_budget(found["budget"]))
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("scale", ["paper", "nano"])
+@pytest.mark.parametrize("name", TABLES + FIGURES)
+def test_what_a_dry_run_says_next_works_on_that_machine(name, scale, device, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # without runs to start from and label maps
+    request = Request(name, scale)
+    first, *others = find_next_steps(request, device)
+    assert first.startswith("Next: `vitling reproduce ")
+    assert works(parse_command(first.split("`")[1]), device)
+    needs_imagenet = {"", "imagenet"} & {line.recipe.data for line in request.plan().lines if line.recipe}
+    if scale == "paper" and needs_imagenet and not name.endswith("fig1"):
+        assert any("cannot be downloaded; give its folder as data" in line for line in others)
+    if scale == "paper" and device == "cpu" and request.plan().recipes and not name.endswith("fig1"):
+        assert any("a GPU; this machine has none" in line for line in others)
+
+
+def test_rows_that_were_picked_are_kept_in_the_next_command_where_they_have_a_nano_counterpart():
+    (first, *_) = find_next_steps(Request("dhvt/table4", rows="DHVT-T"), "cpu")
+    assert "`vitling reproduce dhvt/table4 --scale nano --rows DHVT-T`" in first
+    (first, *_) = find_next_steps(Request("t2t/table4", rows="MobileNetV2 1.0x*"), "cpu")
+    assert "`vitling reproduce t2t/table4 --scale nano`" in first
+
+
 @pytest.mark.skipif(default_device().type != "cpu", reason="there is a GPU here")
 def test_the_published_setting_is_refused_without_a_gpu():
     with pytest.raises(UserError, match="needs a GPU, and this machine has none; choose scale=nano"):
@@ -214,6 +316,55 @@ def test_a_table_of_structures_is_read_off_the_networks():
     result = reproduce("bootstrapping/table2", rows="S")
     assert [r.structure for r in result.results] == [{"layers": 6, "width": 288, "heads": 9}] * 2
     assert "| ViT-S | 6, 288, 9 | 6, 288, 9 | 6.30 M | 1.354 G |" in result.to_markdown()
+    assert "it describes networks; there is nothing to train" in result.to_markdown()
+
+
+def test_tokens_and_backbone_of_t2t_stand_beside_the_papers_with_ours_where_they_differ():
+    shown = reproduce("t2t/table1", rows="T2T-ViT-7,ViT-S/16,T2T-ViT_t-14").to_markdown()
+    cells = {line.split(" | ")[0].strip("| "): line.split(" | ")[1:9] for line in shown.splitlines() if " | " in line}
+    assert cells["T2T-ViT-7"] == ["Performer", "2", "64", "64", "8 (ours 7)", "256", "512", "4.2 M"]
+    assert cells["T2T-ViT_t-14"] == ["Transformer", "2", "64", "64", "14", "384", "1,152", "21.5 M"]
+    assert cells["ViT-S/16"] == ["–", "–", "–", "–", "8", "786 (ours 768)", "2,358 (ours 2,304)", "48.6 M"]
+
+
+@pytest.mark.slow  # builds the papers' networks
+def test_lvvit_and_its_settings_are_read_off_networks_and_recipes():
+    lvvit, cait = reproduce("lvvit/table1").results
+    assert {k: lvvit.structure[k] for k in ("layers", "heads", "MLP ratio", "width", "test size")} == {
+        "layers": 20, "heads": 8, "MLP ratio": 3.0, "width": 512, "test size": 384
+    }  # fmt: skip
+    used = ("scaled residuals", "MixToken", "token labels", "RandAugment used")
+    assert [lvvit.structure[name] for name in (*used, "CutMix", "LayerScale")] == [True] * 4 + [False] * 2
+    assert (cait.structure["layers"], cait.structure["class attention"], cait.structure["epochs"]) == (36, True, None)
+    shown = reproduce("lvvit/table2").to_markdown()
+    assert "| row | standard | re-labeling | token labeling |" in shown  # so many entries are rows, as in the paper
+    assert "| learning rate | 0.001 | 0.001 | 0.0016 |" in shown
+    assert "| mixup alpha | 0.8 | – | – |" in shown
+
+
+@pytest.mark.slow  # builds the papers' networks
+def test_entries_of_descriptions_are_the_papers_or_explained():
+    for name in ("bootstrapping/table2", "t2t/table1", "lvvit/table1", "lvvit/table2"):
+        result = reproduce(name)
+        for row in result.results:
+            printed = result.plan.table.printed[row.line.row.label]
+            for column, ours in row.structure.items():
+                assert ours is None or ours == printed[column] or row.line.row.note, (name, row.line.label, column)
+
+
+def test_data_that_is_here_is_counted_and_the_rest_says_what_to_give(tmp_path):
+    folder = tmp_path / "clipart"
+    for split, count in (("train", 3), ("val", 2)):
+        for name in ("bird", "boat"):
+            (folder / split / name).mkdir(parents=True)
+            for i in range(count):
+                Image.new("RGB", (8, 8), (i, 9, 9)).save(folder / split / name / f"{i}.png")
+    (clipart,) = reproduce("dhvt/table1", data=str(folder), rows="ClipArt").results
+    assert list(clipart.structure.values()) == [6, 4, 2, 3]
+    with pytest.raises(UserError, match="these rows need 4: ClipArt, Sketch, Painting, ImageNet"):
+        reproduce("dhvt/table1", data=str(folder))
+    (absent,) = reproduce("dhvt/table1", rows="Sketch").results
+    assert absent.reason == "Sketch cannot be downloaded; give its folder as data"
 
 
 def test_sizes_are_counted_now_and_stand_beside_the_papers():

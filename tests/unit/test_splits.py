@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
-from vitling.data import carve_validation, k_folds, take_fraction
+from vitling.data import carve_validation, k_folds, open_dataset, take_fraction
+from vitling.data.pipeline.training_data import split_training
 from vitling.errors import UserError
+from vitling.recipes import Recipe
 
 UNEVEN = np.repeat(np.arange(4), [100, 40, 9, 2])[np.random.default_rng(0).permutation(151)]
 
@@ -121,3 +123,30 @@ def test_the_bootstrapping_rule_shuffles_each_class_with_its_own_number():
 def test_an_impossible_fraction_is_an_error(fraction, rule, message):
     with pytest.raises(UserError, match=message):
         take_fraction(UNEVEN, fraction, rule=rule)
+
+
+def labelled(tmp_path, per_class=40):
+    labels = np.arange(3 * per_class) % 3
+    images = np.arange(len(labels), dtype=np.uint8)[:, None, None].repeat(4, 1).repeat(4, 2)
+    np.savez(tmp_path / "data.npz", train_images=images, train_labels=labels)
+    return open_dataset(tmp_path / "data.npz"), labels
+
+
+def places(images):
+    return {int(images.read(i).flat[0]) for i in range(len(images))}
+
+
+def test_the_papers_part_is_taken_of_all_images_and_validation_is_carved_from_that_part(tmp_path):
+    dataset, labels = labelled(tmp_path)
+    for seed in (0, 1):
+        recipe = Recipe(fraction=0.25, fraction_rule="bootstrapping", val_fraction=0.1, seed=seed)
+        train, val = split_training(dataset, recipe)
+        assert places(train) | places(val) == set(take_fraction(labels, 0.25, rule="bootstrapping"))
+        assert (len(train), len(val)) == (27, 3)
+
+
+def test_our_own_fractions_are_all_validated_on_the_same_images(tmp_path):
+    dataset, _ = labelled(tmp_path)
+    parts = [split_training(dataset, Recipe(fraction=fraction)) for fraction in (0.25, 0.5, 1.0)]
+    assert len({frozenset(places(val)) for _, val in parts}) == 1
+    assert [len(train) for train, _ in parts] == [27, 54, 108]

@@ -8,7 +8,9 @@ from torch import Tensor
 
 from vitling.diagnose.attention import attention_masks, fold_head_tokens, head_token_maps, resize_masks
 from vitling.diagnose.attribution import relevance_map
+from vitling.diagnose.cka import CkaMatrix
 from vitling.diagnose.features import conv_maps, token_maps
+from vitling.diagnose.match import Match
 from vitling.diagnose.measures import MEASURES
 from vitling.diagnose.measures.channels import judge_channels
 from vitling.diagnose.measures.measure import AttentionMeasure, BlockMeasure, ModelMeasure
@@ -106,18 +108,18 @@ def attention_section(results: list[Diagnosis]) -> Section | None:
     return Section("Attention in numbers", _measured(AttentionMeasure, seen), lead)
 
 
-def _example_numbers(d: Diagnosis) -> Tensor:
+def _example_numbers(d: Diagnosis, count: int = EXAMPLES) -> Tensor:
     """Examples of different classes where there are some."""
     labels = d.pixels.labels
-    first = [int((labels == label).nonzero()[0]) for label in labels.unique()[:EXAMPLES]]
+    first = [int((labels == label).nonzero()[0]) for label in labels.unique()[:count]]
     rest = [i for i in range(len(labels)) if i not in first]
-    return torch.tensor((first + rest)[: min(EXAMPLES, len(labels))])
+    return torch.tensor((first + rest)[: min(count, len(labels))])
 
 
-def pictures_of_attention(d: Diagnosis) -> Section | None:
+def pictures_of_attention(d: Diagnosis, examples: int = EXAMPLES) -> Section | None:
     if not d.has_attention:
         return None
-    index = _example_numbers(d)
+    index = _example_numbers(d, examples)
     images = d.normalized(index)
     seen = capture_batch(d.subject.model, images)
     parts = [*_masks(d, seen, images, index), *_relevance(d, images, index), *_head_tokens(d, seen, images, index)]
@@ -172,11 +174,20 @@ def _relevance(d: Diagnosis, images: Tensor, index: Tensor) -> list[Strip]:
     return [Strip([pictures], caption)]
 
 
-def _head_tokens(d: Diagnosis, seen: Captured, images: Tensor, index: Tensor) -> list[Strip]:
-    for name, weights in reversed(seen.attention.items()):
-        layout = find_attention_layout(d.subject.model, name, weights, images)
-        if layout is None or not layout.queries.extra:
-            continue
+def head_token_section(d: Diagnosis, block: int) -> Section | None:
+    """What DHVT's head tokens attend to in one of its blocks; None of a model that has none."""
+    index = _example_numbers(d)
+    images = d.normalized(index)
+    strips = _head_tokens(d, capture_batch(d.subject.model, images), images, index, block)
+    return Section(f"Head tokens: {d.name}", strips, "What does each head look at?") if strips else None
+
+
+def _head_tokens(d: Diagnosis, seen: Captured, images: Tensor, index: Tensor, block: int = -1) -> list[Strip]:
+    layouts = {name: find_attention_layout(d.subject.model, name, x, images) for name, x in seen.attention.items()}
+    names = [name for name, layout in layouts.items() if layout and layout.queries.extra]
+    for name in names[block:][:1]:
+        layout, weights = layouts[name], seen.attention[name]
+        assert layout is not None  # of those names
         maps = head_token_maps(weights, layout.queries.grid, prefix_tokens=layout.queries.prefix_tokens).cpu()
         maps = maps / maps.amax(dim=(1, 2, 3), keepdim=True)
         rows = [
@@ -218,8 +229,11 @@ def features_section(results: list[Diagnosis]) -> Section | None:
     return Section("Features in numbers", _measured(BlockMeasure, seen), lead)
 
 
-def feature_maps(d: Diagnosis) -> Section | None:
-    """Token maps of three blocks (T2T's figure 2), and the mean map of each convolution of a CNN (the paper's figure 5)."""
+def feature_maps(d: Diagnosis, *, bare_chain: bool = False) -> Section | None:
+    """Token maps of three blocks (T2T's figure 2), and the mean map of each convolution of a CNN (the paper's figure 5).
+
+    `bare_chain` adds what the release of the diagnosis paper draws of a CNN in its place, where its convolutions form a chain.
+    """
     number = _example_numbers(d)[:1]
     images = d.normalized(number)
     source = _shown(d, int(number[0]))
@@ -243,17 +257,25 @@ def feature_maps(d: Diagnosis) -> Section | None:
         ]
         parts.append(Strip([pictures], f"Channels after {names[i]}, each on its own scale."))
     if not d.has_attention:
-        maps = conv_maps(d.subject.model, images)
-        pictures = [source] + [
-            Picture(_grey(one[0].cpu()), name, TILE) for name, one in list(maps.items())[: LAYERS * 2]
-        ]
-        parts.append(
-            Strip(
-                [pictures],
-                "Each convolution, averaged over its channels, in a real forward pass (the paper's figure 5).",
-            )
-        )
+        caption = "Each convolution, averaged over its channels, in a real forward pass (the paper's figure 5)."
+        parts.append(_conv_strip(source, conv_maps(d.subject.model, images), caption))
+        if bare_chain:
+            parts += _bare_chain(d, images, source)
     return Section(f"Feature maps: {d.name}", parts, "What do its channels hold for one picture?")
+
+
+def _conv_strip(source: Picture, maps: dict[str, Tensor], caption: str) -> Strip:
+    shown = list(maps.items())[: LAYERS * 2]
+    return Strip([[source, *(Picture(_grey(one[0].cpu()), name, TILE) for name, one in shown)]], caption)
+
+
+def _bare_chain(d: Diagnosis, images: Tensor, source: Picture) -> list:
+    try:
+        maps = conv_maps(d.subject.model, images, bare_chain=True)
+    except UserError as error:
+        return [Text(f"What the release draws, the convolutions alone, cannot be drawn of this network: {error}")]
+    caption = "What the release draws: the convolutions alone, one after another, without normalisation, activation or shortcut."
+    return [_conv_strip(source, maps, caption)]
 
 
 def _grey(one: Tensor) -> np.ndarray:
@@ -268,26 +290,30 @@ def _grey(one: Tensor) -> np.ndarray:
 
 def similarity_section(results: list[Diagnosis]) -> Section | None:
     first, last = results[0], results[-1]
-    cka = first.cka
-    if cka is None:
+    if first.cka is None:
         return None
-    svg = plots.cka_heat_map(cka.matrix.cpu(), cka.rows, cka.columns, row_title=first.name, column_title=last.name)
+    parts = similarity_parts(first.cka, first.match, first.name, last.name)
+    return Section("Similarity of layers", parts, "Which layers compute the same thing?")
+
+
+def similarity_parts(cka: CkaMatrix, match: Match | None, first: str, last: str) -> list:
+    """The CKA of two networks as a picture, and what it says of their layers."""
+    svg = plots.cka_heat_map(cka.matrix.cpu(), cka.rows, cka.columns, row_title=first, column_title=last)
     caption = f"CKA of every pair of layers, unbiased, over {cka.images:,} images in {cka.batches} batches. 1: the same up to rotation and scale."
     parts: list = [Chart(svg, caption)]
-    match = first.match
     if match is not None:
-        svg = plots.best_match(match, rows=first.name, columns=last.name)
+        svg = plots.best_match(match, rows=first, columns=last)
         parts.append(
             Chart(
                 svg,
-                f"Which depth of {last.name} each layer of {first.name} resembles most; larger dots are more similar.",
+                f"Which depth of {last} each layer of {first} resembles most; larger dots are more similar.",
             )
         )
         quarters = [
-            (f"quarter {q + 1} of {first.name}", *(f"{x:.2f}" for x in row))
+            (f"quarter {q + 1} of {first}", *(f"{x:.2f}" for x in row))
             for q, row in enumerate(match.block_means.tolist())
         ]
-        head = ("mean CKA with", f"lower half of {last.name}", f"upper half of {last.name}")
+        head = ("mean CKA with", f"lower half of {last}", f"upper half of {last}")
         parts.append(
             Table(
                 head,
@@ -301,11 +327,11 @@ def similarity_section(results: list[Diagnosis]) -> Section | None:
                 {
                     "monotonicity": f"{match.monotonicity:.2f} (rank correlation of a layer's depth and its match's; 1: it follows layer by layer)",
                     "unmatched top quarter": f"{match.unmatched_top_quarter:.2f} (1 less the mean best CKA of its top layers)",
-                    "depth needed": f"{needed} (the depth at which its match reaches the middle of {last.name})",
+                    "depth needed": f"{needed} (the depth at which its match reaches the middle of {last})",
                 }
             )
         )
-    return Section("Similarity of layers", parts, "Which layers compute the same thing?")
+    return parts
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -98,6 +98,7 @@ def open_subjects(
         channels=run.preprocessing().channels if run else None,
         on_bad_image=run.recipe.on_bad_image if run else "error",
         class_names=run.class_names if run and not own else None,
+        test_split=run.recipe.test_split if run and own else "test",
     )
     recipe = run.recipe if run and own else Recipe(data=dataset.name)
     first = _open(source, dataset, which, callback)
@@ -113,7 +114,8 @@ def open_subjects(
 
 
 def _carving(recipe: Recipe) -> tuple:
-    return recipe.seed, recipe.val_fraction, recipe.folds, recipe.fold
+    first = recipe.fraction if recipe.fraction_rule == "bootstrapping" else 1.0  # taken before the carving
+    return recipe.seed, recipe.val_fraction, recipe.folds, recipe.fold, first, recipe.test_split
 
 
 def _split(dataset: Dataset, recipe: Recipe) -> tuple[Images | None, Images, str]:

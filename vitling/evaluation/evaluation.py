@@ -1,17 +1,25 @@
 """Evaluate a run: top-1, top-5, macro-F1, per class, calibration and the confusion matrix."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+from torch import nn
+
 from vitling.callbacks import Callback
+from vitling.data.pipeline.preprocessing import as_size
 from vitling.data.pipeline.reading import Reading
 from vitling.data.pipeline.training_data import split_training
 from vitling.data.sources.dataset import Dataset, canonical_name, open_dataset
 from vitling.data.sources.images import Images
 from vitling.errors import UserError, did_you_mean
+from vitling.evaluation.loop import predict_logits
 from vitling.evaluation.metrics import Evaluation, measure
-from vitling.evaluation.predictions import predict_images
+from vitling.evaluation.predictions import Predictions, predict_images
+from vitling.evaluation.real_labels import real_accuracy
 from vitling.files import json_with, write_text
+from vitling.models import build_model
+from vitling.models.weights import load_weights
 from vitling.runs.run import Run, check_weights, load_run
 
 SPLITS = ("train", "val", "test")
@@ -23,12 +31,14 @@ def evaluate(
     *,
     split: str = "test",
     which: str = "best",
+    img_size: int | tuple[int, int] | None = None,
     reading: Reading | None = None,
     dataset: Dataset | None = None,
     callback: Callback | None = None,
 ) -> Evaluation:
     """Measure a run on a split of its own data, or of other data with the same classes.
 
+    With `img_size` it sees images of another size than in training, its positions resized; companions are then left out.
     `dataset` is that data where it has been opened already, as for the training. The numbers are written into the run, and a look
     at its own test split is counted there, because a number is worth less with each look; where the run cannot be written, a note
     of the result says so.
@@ -41,10 +51,20 @@ def evaluate(
     dataset = _open(run, data, reading, dataset)
     own = _is_own(run, data, dataset)
     images = _choose_split(run, dataset, split, own)
-    predictions = predict_images(run, run.load_model(which), images, split, reading=reading, callback=callback)
+    size = as_size(img_size)
+    model = run.load_model(which) if size is None else _resized(run, which, size)
+    predictions = predict_images(run, model, images, split, size=size, reading=reading, callback=callback)
     result = measure(predictions.logits, predictions.labels, run.class_names, data=dataset.name, split=split)
     notes = [*dataset.notes, *_changes(run, dataset, own)]
-    result = replace(result, own=own, weights=which, notes=notes)
+    result = replace(
+        result,
+        own=own,
+        weights=which,
+        notes=notes,
+        img_size=size,
+        companions=_companions(run, predictions, callback) if which == "best" and size is None else {},
+        real_top1=real_accuracy(predictions.logits.argmax(1), images.names, run.class_names),
+    )
     try:
         _keep(run, result)
     except UserError as error:  # a run that is read-only: the numbers are worth having all the same
@@ -60,29 +80,56 @@ def _keep(run: Run, result: Evaluation) -> None:
         run.update(test_looks=run.info.get("test_looks", 0) + 1)
 
 
+def _resized(run: Run, which: str, size: tuple[int, int]) -> nn.Module:
+    """The run's model for images of another size."""
+    recipe = run.recipe
+    model = build_model(
+        recipe.model,
+        num_classes=len(run.class_names),
+        in_chans=run.preprocessing().channels,
+        img_size=size,
+        **recipe.model_args,
+    )
+    load_weights(model, run.path / which)
+    return model.eval()
+
+
+def _companions(run: Run, seen: Predictions, callback: Callback | None) -> dict[str, float]:
+    """Top-1 of the networks that were trained beside the model, on the same images."""
+    found = {}
+    for name, network in run.load_companions().items():
+        logits = predict_logits(network, seen.source, seen.preprocessing, callback=callback)
+        found[name] = (logits.argmax(1) == seen.labels).double().mean().item()
+    return found
+
+
 def read_evaluation(run: Run) -> Evaluation:
     """What a run reached on its own test split, as it was written when that was looked at."""
     return Evaluation.from_json((run.path / "evaluation-test.json").read_text())
 
 
 def _open(run: Run, data: str | None, reading: Reading, opened: Dataset | None) -> Dataset:
-    """The data, with classes and channels as the run's model knows them."""
-    return open_dataset(
+    """The data, with classes and channels as the run's model knows them; its own with the run's test split."""
+    open_as = partial(
+        open_dataset,
         data or run.recipe.data,
         root=reading.root,
         download=reading.download,
         channels=run.preprocessing().channels,
         on_bad_image=run.recipe.on_bad_image,
         class_names=run.class_names,
-        opened=opened,
     )
+    dataset = open_as(test_split=run.recipe.test_split if _is_named_own(run, data) else "test", opened=opened)
+    return open_as(test_split=run.recipe.test_split, opened=dataset) if _is_own(run, data, dataset) else dataset
 
 
 def _is_own(run: Run, data: str | None, dataset: Dataset) -> bool:
     """Whether this is the data that the run was trained on: by its name or place, or by its content."""
-    if data is None or canonical_name(data) == canonical_name(run.recipe.data):
-        return True
-    return dataset.fingerprint == run.data_fingerprint
+    return _is_named_own(run, data) or dataset.fingerprint == run.data_fingerprint
+
+
+def _is_named_own(run: Run, data: str | None) -> bool:
+    return data is None or canonical_name(data) == canonical_name(run.recipe.data)
 
 
 def _changes(run: Run, dataset: Dataset, own: bool) -> list[str]:

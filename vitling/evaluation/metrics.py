@@ -32,6 +32,9 @@ class Evaluation:
     own: bool = True  # the data that the run was trained on
     weights: str = "best"
     notes: list[str] = field(default_factory=list)
+    companions: dict[str, float] = field(default_factory=dict)  # top-1 of networks that were trained beside the model
+    img_size: tuple[int, int] | None = None  # where it is not that of the training
+    real_top1: float | None = None  # by ReaL's labels, of ImageNet's validation images
     kept = True  # in the run; not a field, because what is read from there was
 
     right = renamed_attribute("right", "correct")
@@ -41,7 +44,8 @@ class Evaluation:
         """Where in the run it is written; other data never replaces what the run reached on its own."""
         other = "" if self.own else "-" + re.sub(r"[^\w.-]+", "-", self.data)
         last = "" if self.weights == "best" else f"-{self.weights}"
-        return f"evaluation-{self.split}{last}{other}.json"
+        size = "-{}x{}".format(*self.img_size) if self.img_size else ""
+        return f"evaluation-{self.split}{last}{size}{other}.json"
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1, ensure_ascii=False)

@@ -30,10 +30,18 @@ class Predictions:
 
 
 def predict_images(
-    run: Run, model: nn.Module, images: Images, name: str, *, reading: Reading, callback: Callback | None = None
+    run: Run,
+    model: nn.Module,
+    images: Images,
+    name: str,
+    *,
+    size: tuple[int, int] | None = None,
+    reading: Reading,
+    callback: Callback | None = None,
 ) -> Predictions:
-    """A run's predictions for images; `name` is what progress calls them."""
+    """A run's predictions for images, in its own size unless another is given; `name` is what progress calls them."""
     preprocessing = run.preprocessing()
+    preprocessing = replace(preprocessing, size=size) if size else preprocessing
     source = load_split(images, name, reading=reading, callback=callback, **preprocessing.fit_args())
     logits = predict_logits(model, source, preprocessing, callback=callback)
     return Predictions(logits, source, preprocessing)

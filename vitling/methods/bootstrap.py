@@ -27,6 +27,7 @@ from vitling.recipes import Optim, Recipe
 POOLS = ("sequence", "2d")
 NORMS = ("layer", "l2")
 ALIGNMENTS = ("flat", "tensor", "none")
+NAMED_AGENT = "agent_small"  # in timm's registry; its other arguments make any agent of it
 
 
 def mutual_loss(student: Tensor, teacher: Tensor, temperature: float = 4.0) -> Tensor:
@@ -204,6 +205,7 @@ class Bootstrap(MixingMethod):
         self.feature_pool, self.feature_norm = feature_pool, feature_norm
         self.agent_lr, self.agent_weight_decay, self.agent_clip_grad = agent_lr, agent_weight_decay, agent_clip_grad
         self.agent = build_agent(model, agent, agent_args or {}, share, self.num_classes)
+        self.agent_args = agent_args or {}
         if feature_weight:
             self._check_features()
         self.run = run_network
@@ -265,6 +267,9 @@ class Bootstrap(MixingMethod):
     def evaluated(self) -> dict[str, nn.Module]:
         return {"agent": self.agent}
 
+    def kept(self) -> dict[str, tuple[nn.Module, dict[str, Any]]]:
+        return {"agent": kept_agent(self.agent, self.agent_args)}
+
     def _run_vit(self, images: Tensor) -> tuple[Tensor, list[Tensor]]:
         return self.run(self.model, images, "NLC" if self.feature_weight else None)
 
@@ -314,6 +319,16 @@ def build_agent(vit: nn.Module, name: str, arguments: dict, share: bool, num_cla
         )
     channels, *size = vit.pretrained_cfg["input_size"]
     return build_model(name, num_classes=num_classes, in_chans=channels, img_size=tuple(size), **arguments)
+
+
+def kept_agent(agent: nn.Module, arguments: dict) -> tuple[nn.Module, dict[str, Any]]:
+    """An agent with weights of its own as timm can build it again, and the arguments for that."""
+    if not isinstance(agent, Agent) or not agent.arguments:
+        return agent, arguments  # it was built by its name
+    with torch.device("meta"):  # draws no random numbers
+        network = build_model(NAMED_AGENT, **agent.arguments)
+    network.load_state_dict(agent.plain_state(), assign=True)
+    return network, {key: value for key, value in agent.arguments.items() if key != "num_classes"}
 
 
 def companion_agent(recipe: Recipe, vit: nn.Module) -> nn.Module:

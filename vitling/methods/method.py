@@ -69,6 +69,10 @@ class Method(nn.Module, ABC):
         """Further networks whose accuracy is logged beside the model's, by name."""
         return {}
 
+    def kept(self) -> dict[str, tuple[nn.Module, dict[str, Any]]]:
+        """The same networks as a run keeps them beside its best model: as timm builds them, and the arguments for that."""
+        return {}
+
     @torch.jit.ignore
     def no_weight_decay(self) -> set[str]:
         """timm's optimiser factory asks for this; without the prefix, position embeddings would decay."""

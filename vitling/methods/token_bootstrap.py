@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitling.errors import UserError
-from vitling.methods.bootstrap import build_agent, companion_agent, mutual_loss
+from vitling.methods.bootstrap import build_agent, companion_agent, kept_agent, mutual_loss
 from vitling.methods.method import Batch
 from vitling.methods.token_labeling import TokenLabeling
 from vitling.optim import parameter_groups
@@ -44,6 +44,7 @@ class TokenBootstrap(TokenLabeling):
             raise UserError(f"{temperature=} must be more than 0, and {mutual_weight=} not negative.")
         self.temperature, self.mutual_weight = temperature, mutual_weight
         self.agent = build_agent(model, agent, agent_args or {}, share=False, num_classes=num_classes)
+        self.agent_args = agent_args or {}
 
     def forward(self, batch: Batch, progress: float) -> dict[str, Tensor]:
         losses, images, target, vit = self.token_losses(batch)
@@ -66,3 +67,6 @@ class TokenBootstrap(TokenLabeling):
 
     def evaluated(self) -> dict[str, nn.Module]:
         return {"agent": self.agent}
+
+    def kept(self) -> dict[str, tuple[nn.Module, dict[str, Any]]]:
+        return {"agent": kept_agent(self.agent, self.agent_args)}

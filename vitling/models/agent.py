@@ -246,6 +246,7 @@ class Agent(MapContract):
                     "create_agent(vit, share=True) takes the numbers from the ViT."
                 )
 
+        self.arguments: dict[str, Any] = {}  # of `create_agent`, to build one of this form again
         self.in_chans = in_chans
         self.num_features = self.head_hidden_size = self.embed_dim = embed_dim
         self.num_heads = num_heads
@@ -253,6 +254,7 @@ class Agent(MapContract):
         self.down_sample = tuple(down_sample)
         self.stem_stride = patch_size if stem == "base" else patch_size // 2
         self.shared = shared_with is not None
+        self.lender = (shared_with,)  # in a tuple, so that the ViT's tensors are not registered a second time
 
         if stem == "base":
             self.input_proj = nn.Conv2d(in_chans, embed_dim, patch_size, patch_size)
@@ -326,6 +328,15 @@ class Agent(MapContract):
 
     def final_norm(self, x: Tensor) -> Tensor:
         return F.gelu(self.bn(x))
+
+    def plain_state(self) -> dict[str, Tensor]:
+        """The state of an agent of this form with weights of its own that computes the same."""
+        state, (vit,) = self.state_dict(), self.lender
+        for i, block in enumerate(vit.blocks if vit is not None else ()):
+            attn, (fc1, fc2) = block.attn, mlp_layers(block.mlp)
+            taps = shared_taps(value_rows(attn), attn.proj.weight, self.num_heads)
+            state |= plain_block(f"layers.{i}.", taps, attn.proj.bias, fc1.weight, fc1.bias, fc2.weight, fc2.bias)
+        return state
 
     def from_authors(self, state: dict) -> dict:
         """Keys and layouts of the release -> ours; of a joint or shared checkpoint, the agent's part.
@@ -448,7 +459,9 @@ def create_agent(vit: nn.Module, *, stem: str = "auto", share: bool = False, **o
         shared_with=vit if share else None,
         **drops,
     )
-    return Agent(**arguments | overrides)
+    agent = Agent(**arguments | overrides)
+    agent.arguments = {k: v for k, v in (arguments | overrides).items() if k not in ("shared_with", "init")}
+    return agent
 
 
 # fmt: off

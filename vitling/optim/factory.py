@@ -1,11 +1,13 @@
 """Optimiser, schedule and SAM from a recipe: timm's and torch's parts, put together."""
 
 import inspect
+from typing import Any
 
 import torch
 from timm.optim import (
     create_optimizer_v2,
     get_optimizer_class,
+    get_optimizer_info,
     list_optimizers,
 )
 
@@ -22,13 +24,27 @@ def create_optimizer(groups: list[dict], optim: Optim, lr: float) -> torch.optim
         return Muon(
             groups, lr=lr, weight_decay=optim.weight_decay, momentum=optim.momentum, betas=optim.betas, eps=optim.eps
         )
-    accepted = inspect.signature(get_optimizer_class(optim.name, bind_defaults=False)).parameters
-    extra = {key: getattr(optim, key) for key in ("betas", "eps") if key in accepted}
-    if optim.name in ("adam", "adamw", "sgd", "momentum"):
-        extra["fused"] = True
     try:
         return create_optimizer_v2(
-            groups, opt=optim.name, lr=lr, weight_decay=optim.weight_decay, momentum=optim.momentum, **extra
+            groups,
+            opt=optim.name,
+            lr=lr,
+            weight_decay=optim.weight_decay,
+            momentum=optim.momentum,
+            **_further_arguments(optim),
         )
     except (TypeError, ImportError, AssertionError, ValueError) as error:
         raise UserError(f"optim.name={optim.name} cannot be made here: {error}") from None
+
+
+def _further_arguments(optim: Optim) -> dict[str, Any]:
+    """What this optimiser takes beside rate, decay and momentum."""
+    accepted = inspect.signature(get_optimizer_class(optim.name, bind_defaults=False)).parameters
+    arguments = {key: getattr(optim, key) for key in ("betas", "eps") if key in accepted}
+    if "betas" in accepted and len(accepted["betas"].default) != len(optim.betas):
+        del arguments["betas"]  # Adan has three
+    if "nesterov" in accepted and get_optimizer_info(optim.name).has_momentum and not optim.momentum:
+        arguments["nesterov"] = False  # without momentum there is nothing to look ahead along, and torch refuses it
+    if optim.name in ("adam", "adamw", "sgd", "momentum"):
+        arguments["fused"] = True
+    return arguments

@@ -1,7 +1,7 @@
 """The tables and figures of the five papers as data: one file per paper, one object per table. Free of torch."""
 
 from vitling.papers import bootstrapping, dhvt, diagnosis, lvvit, t2t
-from vitling.papers.table import Figure, Table
+from vitling.papers.table import Figure, Illustration, Table
 
 PAPERS = {"dhvt": dhvt, "bootstrapping": bootstrapping, "t2t": t2t, "lvvit": lvvit, "diagnosis": diagnosis}
 
@@ -13,6 +13,16 @@ def tables() -> dict[str, Table]:
         for paper, module in PAPERS.items()
         for name, value in vars(module).items()
         if isinstance(value, Table)
+    }
+
+
+def illustrations() -> dict[str, Illustration]:
+    """The drawings of the papers that hold no result, by name."""
+    return {
+        f"{paper}/{name}": value
+        for paper, module in PAPERS.items()
+        for name, value in vars(module).items()
+        if isinstance(value, Illustration)
     }
 
 

@@ -3,7 +3,19 @@
 from dataclasses import replace
 from typing import Any
 
-from vitling.papers.table import CIFAR10, CIFAR100, IMAGENET, NO_NANO, Data, Figure, Row, Table, nano
+from vitling.papers.table import (
+    CIFAR10,
+    CIFAR100,
+    IMAGENET,
+    NO_NANO,
+    Data,
+    Description,
+    Figure,
+    Illustration,
+    Row,
+    Table,
+    nano,
+)
 from vitling.recipes import Recipe
 
 _MEASURED = "last epoch of one run, on the test set"
@@ -105,20 +117,21 @@ table1 = Table("Results on CIFAR-10 and CIFAR-100", _MEASURED, _table_1())
 _STRUCTURE = "it describes networks; there is nothing to train"
 
 
-def _described(label: str, model: str) -> Row:
-    return Row(label, None, model=model, data=CIFAR100, why_not=_STRUCTURE, no_nano=_STRUCTURE)
+def _described(label: str, recipe: str) -> Row:
+    describes = f"bootstrapping/cifar100_{recipe}"
+    return Row(label, None, describes=describes, data=CIFAR100, why_not=_STRUCTURE, no_nano=_STRUCTURE)
 
 
-table2 = Table(
+table2 = Description(
     "Sizes of the ViTs and their agents",
     "read off the configuration",
     (
-        _described("ViT-S", "boot_vit_small"),
-        _described("ViT-B", "boot_vit_base"),
-        _described("Agent-S", "agent_small_res"),
-        _described("Agent-B", "agent_base_res"),
+        _described("ViT-S", "vit_s"),
+        _described("ViT-B", "vit_b"),
+        _described("Agent-S", "agent_s"),
+        _described("Agent-B", "agent_b"),
     ),
-    structure={
+    printed={
         "ViT-S": {"layers": 6, "width": 288, "heads": 9},
         "ViT-B": {"layers": 12, "width": 384, "heads": 6},
         "Agent-S": {"layers": 6, "width": 288, "heads": 9},
@@ -141,7 +154,11 @@ _TABLE_3 = (  # label, recipe, top-1 with 5 %, 10 % and 50 % of the images
 # fmt: on
 _FRACTIONS = {
     percent: Data(
-        f"{percent} % of ImageNet", IMAGENET.classes, round(IMAGENET.images * percent / 100), source=IMAGENET.name
+        f"{percent} % of ImageNet",
+        IMAGENET.classes,
+        round(IMAGENET.images * percent / 100),
+        source=IMAGENET.name,
+        test_split=IMAGENET.test_split,
     )
     for percent in (5, 10, 50)
 }
@@ -174,20 +191,24 @@ def _ablation(label: str, top1: float | None, recipe: str, nano_recipe: Recipe) 
 
 
 # fmt: off
-table4 = Table(
-    "What the ViT learns from its agent, ViT-S on CIFAR-100",
-    _MEASURED,
-    (
-        _ablation("alone",                        61.25, "vit_s",                        VIT_S),
-        _ablation("predictions only",             67.16, "vit_s_kd_only",                KD_ONLY),
-        _ablation("features only, no decay",      73.59, "vit_s_features_only_no_decay", joint(mutual_weight=0.0, feature_decay=False)),
-        _ablation("features only",                74.94, "vit_s_features_only",          FEATURES_ONLY),
-        _ablation("features only, AP-2D",         71.06, "vit_s_features_only_2d",       joint(mutual_weight=0.0, feature_pool="2d")),
-        _ablation("both, no decay",               75.15, "vit_s_joint_no_decay",         joint(feature_decay=False)),
-        _ablation("both",                         76.19, "vit_s_joint",                  joint()),
-    ),
+_TABLE_4: tuple[tuple[str, float, float, str, Recipe], ...] = (  # label, top-1, hours of training, recipe, nano recipe
+    ("alone",                   61.25, 3.3, "vit_s",                        VIT_S),
+    ("predictions only",        67.16, 3.6, "vit_s_kd_only",                KD_ONLY),
+    ("features only, no decay", 73.59, 3.8, "vit_s_features_only_no_decay", joint(mutual_weight=0.0, feature_decay=False)),
+    ("features only",           74.94, 3.8, "vit_s_features_only",          FEATURES_ONLY),
+    ("features only, AP-2D",    71.06, 6.6, "vit_s_features_only_2d",       joint(mutual_weight=0.0, feature_pool="2d")),
+    ("both, no decay",          75.15, 3.8, "vit_s_joint_no_decay",         joint(feature_decay=False)),
+    ("both",                    76.19, 3.8, "vit_s_joint",                  joint()),
 )
 # fmt: on
+table4 = Table(
+    "What the ViT learns from its agent, ViT-S on CIFAR-100",
+    f"{_MEASURED}; hours of training on two A100",
+    tuple(
+        replace(_ablation(label, top1, recipe, nano_recipe), hours=hours)
+        for label, top1, hours, recipe, nano_recipe in _TABLE_4
+    ),
+)
 
 # -- Table 5 -----------------------------------------------------------------------------------------------------------
 
@@ -220,25 +241,33 @@ table5 = Table(
 
 _DRAWN = "drawn, not printed"
 
-# fmt: off
+_CURVES_OF = (  # label, recipe, nano recipe
+    ("ViT", "vit_s", VIT_S),
+    ("Agent", "agent_s", AGENT_S),
+    ("Joint", "vit_s_joint", joint()),
+    ("Shared", "vit_s_shared", joint(share=True)),
+    ("Mutual", "vit_s_kd_only", KD_ONLY),
+    ("Feat", "vit_s_features_only", FEATURES_ONLY),
+)
 fig5 = Figure(
-    "Learning curves, ViT-S on CIFAR-100",
+    "Learning curves, ViT-S on CIFAR-10 and CIFAR-100",
     _DRAWN,
     (
-        _ablation("ViT",    None, "vit_s",               VIT_S),
-        _ablation("Agent",  None, "agent_s",             AGENT_S),
-        _ablation("Joint",  None, "vit_s_joint",         joint()),
-        _ablation("Shared", None, "vit_s_shared",        joint(share=True)),
-        _ablation("Mutual", None, "vit_s_kd_only",       KD_ONLY),
-        _ablation("Feat",   None, "vit_s_features_only", FEATURES_ONLY),
+        *(
+            Row(label, None, f"bootstrapping/cifar10_{recipe}", small, data=CIFAR10)
+            for label, recipe, small in _CURVES_OF[:4]
+        ),
+        *(_ablation(label, None, recipe, small) for label, recipe, small in _CURVES_OF),
     ),
     kind="curves",
     groups={
-        "alone, joint and shared": ("ViT", "Joint", "Shared", "Agent"),
-        "what is learnt from the agent": ("ViT", "Mutual", "Feat", "Joint", "Agent"),
+        "alone, joint and shared, on CIFAR-10": tuple(f"{label}, CIFAR-10" for label, *_ in _CURVES_OF[:4]),
+        "alone, joint and shared, on CIFAR-100": tuple(f"{label}, CIFAR-100" for label, *_ in _CURVES_OF[:4]),
+        "what is learnt from the agent, on CIFAR-100": tuple(
+            f"{label}, CIFAR-100" for label in ("ViT", "Mutual", "Feat", "Joint", "Agent")
+        ),
     },
 )
-# fmt: on
 
 # -- Figure 6 ----------------------------------------------------------------------------------------------------------
 
@@ -268,3 +297,12 @@ fig6 = Figure(
     kind="sensitivity",
     groups={setting: tuple(f"{setting} {value:g}" for value in values) for setting, values in _TRIED.items()},
 )
+
+# -- Drawings ----------------------------------------------------------------------------------------------------------
+
+fig1 = Illustration("A ViT learns from an agent CNN that shares its weights", "`method=bootstrap` in docs/methods.md")
+fig2 = Illustration("Optimising a ViT along with its agent", "`Bootstrap` in vitling/methods/bootstrap.py")
+fig3 = Illustration(
+    "A ViT, the base and the res-like agent", "`vitling reproduce bootstrapping/table2`, which has their sizes"
+)
+fig4 = Illustration("Bootstrapping and multi-task learning", "`align_gradients` in vitling/methods/bootstrap.py")

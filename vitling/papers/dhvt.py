@@ -2,7 +2,18 @@
 
 from typing import Any
 
-from vitling.papers.table import CIFAR100, IMAGENET, QUOTED, Data, Row, Table, nano
+from vitling.papers.table import (
+    CIFAR100,
+    IMAGENET,
+    QUOTED,
+    Data,
+    Description,
+    Figure,
+    Illustration,
+    Row,
+    Table,
+    nano,
+)
 from vitling.recipes import Recipe
 
 CLIPART = Data("ClipArt", 345, 33_525)
@@ -26,6 +37,41 @@ def _switched(*, abs_pos_embed: bool, sope: bool, daff: bool, head_tokens: bool 
 
 
 _DEIT: dict[str, Any] = dict(abs_pos_embed=True, sope=False, daff=False, head_tokens=False)
+
+# -- Table 1 -----------------------------------------------------------------------------------------------------------
+
+_DESCRIBED = "it describes data; there is nothing to train"
+_NO_TEST_LABELS = (
+    "the labels of ImageNet's 100,000 test images are not public; the release measures on its 50,000 validation images"
+)
+
+
+def _described(data: Data, note: str = "") -> Row:
+    return Row(data.name, None, data=data, describes="data", why_not=_DESCRIBED, no_nano=_DESCRIBED, note=note)
+
+
+def _numbers(train: int, test: int, classes: int, per_class: int) -> dict[str, int]:
+    return {"training images": train, "test images": test, "classes": classes, "images per class": per_class}
+
+
+table1 = Description(
+    "The datasets",
+    "counted",
+    (
+        _described(CIFAR100),
+        _described(CLIPART),
+        _described(SKETCH),
+        _described(PAINTING),
+        _described(IMAGENET, _NO_TEST_LABELS),
+    ),
+    printed={
+        "CIFAR-100": _numbers(50_000, 10_000, 100, 500),
+        "ClipArt": _numbers(33_525, 14_604, 345, 97),
+        "Sketch": _numbers(48_212, 20_916, 345, 140),
+        "Painting": _numbers(50_416, 21_850, 345, 146),
+        "ImageNet": _numbers(1_281_167, 100_000, 1000, 1281),
+    },
+)
 
 # -- Table 2 -----------------------------------------------------------------------------------------------------------
 
@@ -166,3 +212,16 @@ table6 = Table(
     ),
 )
 # fmt: on
+
+# -- Figures -----------------------------------------------------------------------------------------------------------
+
+_UNNAMED = "the paper does not say which network it shows; this is DHVT-T/4 on CIFAR-100"
+fig1 = Illustration("Overview of DHVT", "`vitling show dhvt/cifar100_tiny_patch4`, vitling/models/dhvt.py")
+fig2 = Illustration("Dynamic aggregation feed forward (DAFF)", "`DAFF` in vitling/models/dhvt.py")
+fig3 = Illustration("Head-interacted attention", "`HeadInteractedAttention` in vitling/models/dhvt.py")
+fig4 = Figure(
+    "What head tokens attend to, in the second block",
+    "drawn, without numbers",
+    (Row("DHVT-T/4", None, "dhvt/cifar100_tiny_patch4", _SMALL, data=CIFAR100, note=_UNNAMED),),
+    kind="head tokens",
+)

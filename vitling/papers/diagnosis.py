@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from vitling.papers.table import CIFAR10, CIFAR100, SVHN, Data, Figure, Row, Table, nano
+from vitling.papers.table import CIFAR10, CIFAR100, SVHN, Data, Figure, Illustration, Row, Table, nano
 
 _MEASURED = "one run of 500 epochs on the test set; whether the last or the best epoch is not stated"
 _RESNET_SIZE = "the paper says 11.5 M; ResNet-18 for 32 pixels has 11.2 M"
@@ -39,12 +39,24 @@ def _large(label: str, recipe, data: Data) -> Row:
     return Row(label, None, nano=recipe, data=data, why_not=_SECRET)
 
 
-fig4 = Figure(
-    "Attention of every layer of a ViT",
-    _DRAWN,
-    tuple(row for row in table1.rows if row.label == "ViT" and row.data is not CIFAR100),
-    kind="attention",
+def _shown(label: str, *data: Data) -> tuple[Row, ...]:
+    return tuple(row for row in table1.rows if row.label == label and row.data in data)
+
+
+fig1 = Illustration("The architecture of ResNet-18", "`DiagResNet18` in vitling/models/diag.py")
+fig2 = Illustration("The architecture of the ViT", "`vitling show diagnosis/cifar10_vit`, vitling/models/diag.py")
+fig3 = Figure(
+    "Learning curves of ViT and ResNet-18",
+    "drawn, on the test set",
+    table1.rows,
+    kind="curves",
+    groups={
+        data.name: tuple(f"{label}, {data.name}" for label in ("ViT", "ResNet-18"))
+        for data in (CIFAR10, CIFAR100, SVHN)
+    },
 )
+fig4 = Figure("Attention of every layer of a ViT", _DRAWN, _shown("ViT", CIFAR10, SVHN), kind="attention")
+fig5 = Figure("Feature maps of ResNet-18", _DRAWN, _shown("ResNet-18", CIFAR10, SVHN), kind="features")
 fig6 = Figure(
     "Similarity of ViT and ResNet trained on much data (nano: on all of a small dataset and on a tenth)",
     _DRAWN,
@@ -57,3 +69,6 @@ fig6 = Figure(
     kind="similarity",
 )
 fig7 = Figure("Similarity of ViT and ResNet trained on little data", _DRAWN, table1.rows, kind="similarity")
+fig8 = Figure(
+    "Attention over more pictures, on CIFAR-10", _DRAWN, _shown("ViT", CIFAR10), kind="attention", pictures=12
+)

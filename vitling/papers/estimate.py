@@ -16,7 +16,7 @@ from vitling.methods import find_method
 from vitling.models import default_size
 from vitling.models.macs import count_macs
 from vitling.models.registry import create_network
-from vitling.papers.plan import Line, Plan
+from vitling.papers.plan import Line, Plan, described_recipe
 from vitling.papers.table import Data
 from vitling.planning.speed import measure_speeds
 from vitling.recipes import Recipe
@@ -47,8 +47,10 @@ def count_sizes(plan: Plan, settings: Settings, callback: Callback | None = None
     sizes: dict[str, Size] = {}
     known: dict[str, Size] = {}
     for number, line in enumerate(plan.lines):
-        recipe = line.recipe or _published_network(line, plan.scale)
+        recipe = line.recipe or (described_recipe(line.row) if plan.scale == "paper" else None)
         if recipe is not None:
+            if line.test_size:
+                recipe = replace(recipe, img_size=line.test_size)
             asked = (recipe.model, recipe.model_args, recipe.img_size, classes or line.row.data.classes, channels)
             key = repr((*asked, None if line.row.network == "model" else recipe.method_args))
             if key not in known:
@@ -59,11 +61,6 @@ def count_sizes(plan: Plan, settings: Settings, callback: Callback | None = None
         if callback:
             callback.on_progress("counting", number + 1, len(plan.lines))
     return sizes
-
-
-def _published_network(line: Line, scale: str) -> Recipe | None:
-    row = line.row
-    return Recipe(model=row.model, img_size=row.img_size) if row.model and scale == "paper" else None
 
 
 def build_on_meta(recipe: Recipe, classes: int, channels: int) -> nn.Module:
@@ -79,16 +76,6 @@ def _count(network: nn.Module) -> Size:
     network.requires_grad_(False)  # torch's counter trips over parameters that are handed from module to module
     macs = count_macs(network, network.pretrained_cfg["input_size"])
     return Size(sum(p.numel() for p in network.parameters()), macs)
-
-
-def read_structure(line: Line) -> dict[str, int]:
-    """Layers, width and heads of a line's network, as it is built."""
-    recipe = _published_network(line, "paper")
-    assert recipe is not None  # a row with a printed structure names its model
-    network = build_on_meta(recipe, line.row.data.classes, 3)
-    layers = getattr(network, "layers", None) or network.blocks
-    heads = getattr(network, "num_heads", None) or layers[0].attn.num_heads
-    return {"layers": len(layers), "width": network.embed_dim, "heads": heads}
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -144,7 +131,7 @@ def training_rate() -> float:
 
 
 def _model_size(line: Line, sizes: dict[str, Size]) -> Size | None:
-    return sizes[line.label] if line.row.network == "model" else None
+    return sizes[line.label] if line.row.network == "model" and not line.test_size else None
 
 
 def training_macs(recipe: Recipe, data: Data, size: Size | None = None) -> float:

@@ -1,22 +1,30 @@
 """draw_figure(request): the figures of the papers, from a study of the runs that they draw, on one HTML page."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
 
 from vitling.callbacks import Callback, StudyCallback
+from vitling.data.pipeline.loader import eval_batches
+from vitling.data.pipeline.reading import Reading, load_split
+from vitling.data.pipeline.training_data import open_recipe_data
 from vitling.diagnose import diagnosis, page
+from vitling.diagnose.cka import CkaMatrix, cka_matrix
+from vitling.diagnose.match import Match, match_layers
+from vitling.diagnose.result import Diagnosis
 from vitling.errors import UserError
 from vitling.evaluation.intervals import confidence_interval
 from vitling.files import refuse_foreign
 from vitling.papers.estimate import Size, count_sizes
 from vitling.papers.plan import Line, Plan, Request
 from vitling.papers.reproduction import default_folder, train_table
-from vitling.papers.table import Figure
+from vitling.papers.table import Figure, holds
 from vitling.reports import plots
 from vitling.reports.page import Chart, Code, Page, Section, Text, is_page, write_page
+from vitling.runs.device import default_device
+from vitling.runs.opening import open_model
 from vitling.runs.run import Run
 from vitling.studies.study import Study
 from vitling.training.settings import Settings
@@ -31,12 +39,18 @@ class Drawn:
     sizes: dict[str, Size]
     study: Study | None
     callback: Callback | None
+    reading: Reading
 
     def runs(self, label: str) -> list[Run]:
         """The finished runs of a line, in the order of their seeds."""
         name = next((line.study_name for line in self.plan.lines if line.label == label), None)
         runs = self.study.runs if self.study else {}
         return [run for (of, _, _), run in runs.items() if of == name and run.finished]
+
+    def lines(self, group: str) -> list[Line]:
+        """The lines of a series or panel. At nano scale a line stands for rows of several datasets."""
+        labels = self.figure.groups[group]
+        return [line for line in self.plan.lines if any(holds(labels, row) for row in line.rows)]
 
     def scores(self, label: str) -> list[float]:
         """The scores of a line's finished runs."""
@@ -77,7 +91,7 @@ def draw_figure(
                 f"{name} cannot be drawn at this scale: {plan.lines[0].reason}; try scale=nano, or give the runs of a study."
             )
     sizes = count_sizes(plan, settings, callback) if figure.kind == "sizes" else {}
-    sections = DRAWINGS[figure.kind](Drawn(figure, plan, sizes, study, callback))
+    sections = DRAWINGS[figure.kind](Drawn(figure, plan, sizes, study, callback, settings.reading))
     if not sections:
         raise UserError(
             f"{study.folder if study else folder} holds no finished run of {name}; its rows are {_labels(plan)}."
@@ -126,8 +140,7 @@ def _size_charts(drawn: Drawn, point: Callable[[Drawn, Line, str], Point | None]
     charts = []
     for what, x in (("macs", "MACs, 10^9"), ("parameters", "parameters, millions")):
         series = {
-            name: [p for line in _lines_of(drawn, name) if (p := point(drawn, line, what))]
-            for name in drawn.figure.groups
+            name: [p for line in drawn.lines(name) if (p := point(drawn, line, what))] for name in drawn.figure.groups
         }
         series = {name: sorted(points) for name, points in series.items() if points}
         if series:
@@ -137,10 +150,6 @@ def _size_charts(drawn: Drawn, point: Callable[[Drawn, Line, str], Point | None]
             loose = [name for name in series if name.startswith("others")]
             charts.append(Chart(plots.sizes(series, x=x, y="top-1 %", loose=loose), caption))
     return charts
-
-
-def _lines_of(drawn: Drawn, group: str) -> list[Line]:
-    return [line for line in drawn.plan.lines if line.label in drawn.figure.groups[group]]
 
 
 def _paper_point(drawn: Drawn, line: Line, what: str) -> Point | None:
@@ -162,17 +171,21 @@ def _our_point(drawn: Drawn, line: Line, what: str) -> Point | None:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Learning curves (Bootstrapping's figure 5)
+# Learning curves (Bootstrapping's figure 5, the diagnosis paper's figure 3)
 
 
 def draw_curves(drawn: Drawn) -> list[Section]:
-    charts = []
-    for title, labels in drawn.figure.groups.items():
-        series = {label: curve for label in labels if (curve := _curve(drawn.runs(label)))}
-        if series:
+    charts, shown = [], set()
+    for title in drawn.figure.groups:
+        lines = drawn.lines(title)
+        series = {line.row.label: curve for line in lines if (curve := _curve(drawn.runs(line.label)))}
+        names = frozenset(line.study_name for line in lines)
+        if series and names not in shown:  # at nano scale there is one dataset, so panels fall together
+            shown.add(names)
+            title = title.split(", on ")[0] if drawn.plan.scale == "nano" else title
             caption = f"{title.capitalize()}: validation accuracy, mean over the seeds, the band from the lowest to the highest."
             charts.append(Chart(plots.bands(series, x="epoch", y="validation accuracy, %"), caption))
-    lead = "Does the ViT learn faster with an agent, and from what?"
+    lead = "How fast does each learn, and where does it end?"
     return [Section("Learning curves", charts, lead)] if charts else []
 
 
@@ -211,35 +224,87 @@ def draw_sensitivity(drawn: Drawn) -> list[Section]:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# Similarity and attention (the diagnosis paper's figures 4, 6 and 7)
+# Similarity (the diagnosis paper's figures 6 and 7)
+
+CKA_BATCH = 128  # the release's
 
 
 def draw_similarity(drawn: Drawn) -> list[Section]:
-    """CKA of each ViT with the ResNet of the same data, seed by seed the first."""
+    """CKA of each ViT with the ResNet of the same data, of the first seed: all layers, the whole test split."""
     sections = []
     lines = [line for line in drawn.plan.lines if line.label.startswith("ViT")]
     for line in lines:
         pair = drawn.runs(line.label)[:1] + drawn.runs(line.label.replace("ViT", "ResNet-18", 1))[:1]
         if len(pair) == 2:
-            vit, resnet = pair
-            results = diagnosis.diagnose(vit, resnet, callback=drawn.callback)
-            results[0].subject.name, results[1].subject.name = "ViT", "ResNet-18"
-            section = page.similarity_section(results)
-            if section:
-                where = line.label.removeprefix("ViT").removeprefix(", ") or Path(vit.recipe.data).stem
-                section.title = f"ViT and ResNet-18, {where}"
-                sections.append(section)
+            where = line.label.removeprefix("ViT").removeprefix(", ") or Path(pair[0].recipe.data).stem
+            cka, match = _compare_layers(pair[0], pair[1], drawn)
+            parts = page.similarity_parts(cka, match, "ViT", "ResNet-18")
+            lead = (
+                f"{len(cka.rows)} layers of the ViT and {len(cka.columns)} of ResNet-18, norms and activations included, over the "
+                f"whole test split in the release's batches of {CKA_BATCH}."
+            )
+            sections.append(Section(f"ViT and ResNet-18, {where}", parts, lead))
     return sections
 
 
+def _compare_layers(vit: Run, resnet: Run, drawn: Drawn) -> tuple[CkaMatrix, Match | None]:
+    first, second = (open_model(run, callback=drawn.callback) for run in (vit, resnet))
+    if first.preprocessing.fit_args() != second.preprocessing.fit_args():
+        raise UserError(
+            f"{vit.path} and {resnet.path} see images of different sizes, so their layers are not compared."
+        )
+    dataset = open_recipe_data(vit.recipe, drawn.reading)
+    split = "test" if "test" in dataset.splits else "val"
+    source = load_split(
+        dataset.splits[split],
+        split,
+        reading=drawn.reading,
+        callback=drawn.callback,
+        **first.preprocessing.fit_args(),
+    )
+    pixels = (
+        batch["image"] for batch in eval_batches(source, lambda x: x, batch_size=CKA_BATCH, device=default_device())
+    )
+    cka = cka_matrix(
+        first.module,
+        second.module,
+        pixels,
+        layers="all",
+        prepare_a=first.preprocessing.normalize,
+        prepare_b=second.preprocessing.normalize,
+    )
+    return cka, match_layers(cka.defined().matrix)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Pictures: attention (the diagnosis paper's figures 4 and 8), head tokens (DHVT's figure 4), features (the diagnosis paper's
+# figure 5, T2T-ViT's figure 2). They are of the validation split: what is looked at should not be what is measured on.
+
+
 def draw_attention(drawn: Drawn) -> list[Section]:
-    sections = []
+    sections: list[Section | None] = []
+    for result in _diagnosed(drawn):
+        sections += [page.pictures_of_attention(result, drawn.figure.pictures), page.attention_section([result])]
+    return [section for section in sections if section]
+
+
+def draw_head_tokens(drawn: Drawn) -> list[Section]:
+    sections = [page.head_token_section(result, block=1) for result in _diagnosed(drawn)]
+    return [section for section in sections if section]
+
+
+def draw_features(drawn: Drawn) -> list[Section]:
+    sections = [page.feature_maps(result, bare_chain=True) for result in _diagnosed(drawn)]
+    return [section for section in sections if section]
+
+
+def _diagnosed(drawn: Drawn) -> Iterator[Diagnosis]:
+    """The first run of every line."""
     for line in drawn.plan.lines:
         for run in drawn.runs(line.label)[:1]:
-            result = diagnosis.diagnose(run, callback=drawn.callback)
-            result[0].subject.name = line.label
-            sections += [page.pictures_of_attention(result[0]), page.attention_section(result)]
-    return [section for section in sections if section]
+            (result,) = diagnosis.diagnose(run, reading=drawn.reading, callback=drawn.callback)
+            result.subject.name = line.label
+            yield result
 
 
 DRAWINGS: dict[str, Callable[[Drawn], list[Section]]] = {
@@ -248,4 +313,6 @@ DRAWINGS: dict[str, Callable[[Drawn], list[Section]]] = {
     "sensitivity": draw_sensitivity,
     "similarity": draw_similarity,
     "attention": draw_attention,
+    "head tokens": draw_head_tokens,
+    "features": draw_features,
 }

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from vitling.papers.table import QUOTED, Figure, Row, Table, nano
+from vitling.papers.table import QUOTED, Description, Figure, Illustration, Row, Table, nano
 from vitling.recipes import Augment, Recipe
 
 _MEASURED = "best epoch of the averaged weights of one run, on the validation set"
@@ -45,6 +45,82 @@ def _row(
         note = _NEEDS_MAPS
     return Row(label, top1, f"lvvit/{recipe}", nano_recipe, params=params, macs=macs, note=note, **more)
 
+
+# -- Tables 1 and 2 ----------------------------------------------------------------------------------------------------
+
+_DESCRIBED = "it describes networks and settings; `vitling reproduce lvvit/table10` trains them"
+
+
+def _described(label: str, top1: float | None = None, **more: Any) -> Row:
+    return Row(label, top1, why_not=_DESCRIBED, no_nano=_DESCRIBED, **more)
+
+
+def _against_cait(layers, heads, mlp_ratio, width, depth_drop, randaugment, *used: str, epochs: int) -> dict[str, Any]:
+    """The paper ticks what is used."""
+    ticked = (
+        "CutMix",
+        "MixUp",
+        "LayerScale",
+        "class attention",
+        "distillation",
+        "scaled residuals",
+        "MixToken",
+        "token labels",
+    )
+    sizes = {"layers": layers, "heads": heads, "MLP ratio": mlp_ratio, "width": width, "stochastic depth": depth_drop}
+    ticks = {"RandAugment used": randaugment, **{what: what in used for what in ticked}}
+    return {**sizes, **ticks, "test size": 384, "epochs": epochs}
+
+
+# fmt: off
+table1 = Description(
+    "LV-ViT-M against CaiT-S36, both at 384 pixels",
+    "read off the configuration; top-1 on ImageNet",
+    (
+        _described("LV-ViT-M at 384", 85.4, describes="lvvit/imagenet_m", img_size=384, params=56, macs=42, note="10 of our 310 epochs are at the smallest rate"),
+        _described("CaiT-S36 at 384", 85.4, model="cait_s36_384", img_size=384, params=69, macs=48, note="timm's has 8 heads, not 12; its settings are its own paper's"),
+    ),
+    printed={
+        "LV-ViT-M at 384": _against_cait(20, 8, 3, 512, 0.2, True, "scaled residuals", "MixToken", "token labels", epochs=300),
+        "CaiT-S36 at 384": _against_cait(36, 12, 4, 384, 0.2, True, "CutMix", "MixUp", "LayerScale", "class attention", "distillation", epochs=400),
+    },
+)
+
+
+# fmt: on
+
+
+def _settings(learning_rate: float, mixup: float | None) -> dict[str, Any]:
+    return {
+        "epochs": 300,
+        "batch size": 1024,
+        "learning rate": learning_rate,
+        "schedule": "cosine",
+        "weight decay": 0.05,
+        "warm-up epochs": 5,
+        "dropout": 0,
+        "stochastic depth": 0.1,
+        "mixup alpha": mixup,
+        "erasing": 0.25,
+        "RandAugment": "9/0.5",
+    }
+
+
+_COOLDOWN = "10 of our 310 epochs are at the smallest rate, as released"
+table2 = Description(
+    "Settings of training by the kind of labels",
+    "read off the recipes",
+    (
+        _described("standard", describes="lvvit/table3_residual", note=_COOLDOWN),
+        _described("re-labeling", describes="lvvit/table3_relabeling", note=_COOLDOWN),
+        _described("token labeling", describes="lvvit/imagenet_s", note=_COOLDOWN),
+    ),
+    printed={
+        "standard": _settings(1e-3, 0.8),
+        "re-labeling": _settings(1e-3, None),
+        "token labeling": _settings(1.6e-3, None),
+    },
+)
 
 # -- Table 3 -----------------------------------------------------------------------------------------------------------
 
@@ -145,13 +221,11 @@ table9 = Table(
 # -- Table 10 ----------------------------------------------------------------------------------------------------------
 
 
-def _quoted(label: str, top1: float, real: float | None, model: str, size: int, params: float, macs: float, note="", why_not=QUOTED) -> Row:
-    """`real` is the accuracy on ReaL's labels of the same images, which vitling does not read."""
-    note = "; ".join(text for text in (f"ReaL {real}" if real else "", note) if text)
-    return Row(label, top1, params=params, macs=macs, model=model, img_size=size, why_not=why_not, note=note)
+def _quoted(label: str, top1: float, real: float | None, model: str, size: int, params: float, macs: float, note="") -> Row:
+    return Row(label, top1, params=params, macs=macs, model=model, img_size=size, why_not=QUOTED, note=note, real=real)
 
 
-_TESTED_LARGER = "the weights of 288 pixels, tested at 448: no training of its own"
+_TESTED_LARGER = f"the weights of 288 pixels, tested at 448; {_NEEDS_MAPS}; nano: tested at 24 pixels"
 _LV_M_MACS = "16.0 G fits no count of it; 12.7 G computed"
 table10 = Table(
     "Against other networks, on ImageNet",
@@ -186,13 +260,13 @@ table10 = Table(
         _quoted("BoTNet-S1-110", 82.8, None, "", 224, 54.7, 10.9),
         _quoted("BoTNet-S1-128", 84.2, None, "", 256, 79.1, 19.3),
         _quoted("BoTNet-S1-128 at 384", 84.7, None, "", 384, 79.1, 45.8),
-        _row("LV-ViT-S", 83.3, "imagenet_s", _TOKENS, 26, 6.6, f"ReaL 88.1; {_NEEDS_MAPS}"),
-        _row("LV-ViT-S at 384", 84.4, "imagenet_s_384", _labeled(img_size=28), 26, 22.2, f"ReaL 88.9; starts from a run of lvvit/imagenet_s; {_FINER}"),
-        _row("LV-ViT-M", 84.0, "imagenet_m", _labeled(model_args=_M), 56, 16.0, f"ReaL 88.4; {_LV_M_MACS}"),
-        _row("LV-ViT-M at 384", 85.4, "imagenet_m_384", _labeled(img_size=28, model_args=_M), 56, 42.2, f"ReaL 89.5; starts from a run of lvvit/imagenet_m; {_FINER}"),
-        _row("LV-ViT-L", 85.3, "imagenet_l", _labeled(model_args=dict(_L, skip_lam=3.0)), 150, 59.0, f"ReaL 89.3; at 288 pixels; {_NEEDS_MAPS}"),
-        _quoted("LV-ViT-L at 448", 85.9, 89.7, "lvvit_l", 448, 150, 157.2, why_not=_TESTED_LARGER),
-        _row("LV-ViT-L, fine-tuned at 448", 86.2, "imagenet_l_448", None, 150, 157.2, "ReaL 89.9; starts from a run of lvvit/imagenet_l", no_nano="fine-tuning has no nano counterpart"),
+        _row("LV-ViT-S", 83.3, "imagenet_s", _TOKENS, 26, 6.6, _NEEDS_MAPS, real=88.1),
+        _row("LV-ViT-S at 384", 84.4, "imagenet_s_384", _labeled(img_size=28), 26, 22.2, f"starts from a run of lvvit/imagenet_s; {_FINER}", real=88.9),
+        _row("LV-ViT-M", 84.0, "imagenet_m", _labeled(model_args=_M), 56, 16.0, _LV_M_MACS, real=88.4),
+        _row("LV-ViT-M at 384", 85.4, "imagenet_m_384", _labeled(img_size=28, model_args=_M), 56, 42.2, f"starts from a run of lvvit/imagenet_m; {_FINER}", real=89.5),
+        _row("LV-ViT-L", 85.3, "imagenet_l", _labeled(model_args=dict(_L, skip_lam=3.0)), 150, 59.0, f"at 288 pixels; {_NEEDS_MAPS}", real=89.3),
+        _row("LV-ViT-L at 448", 85.9, "imagenet_l", _labeled(model_args=dict(_L, skip_lam=3.0)), 150, 157.2, _TESTED_LARGER, real=89.7, test_size=448, nano_test_size=24),
+        _row("LV-ViT-L, fine-tuned at 448", 86.2, "imagenet_l_448", None, 150, 157.2, "starts from a run of lvvit/imagenet_l", real=89.9, no_nano="fine-tuning has no nano counterpart"),
     ),
 )
 # fmt: on
@@ -224,3 +298,10 @@ fig1 = Figure(
     kind="sizes",
     groups=_CURVES,
 )
+
+# -- Drawings ----------------------------------------------------------------------------------------------------------
+
+fig2 = Illustration(
+    "Training of a ViT and of LV-ViT", "docs/token_labeling.md, vitling/methods/token_labeling/method.py"
+)
+fig3 = Illustration("CutMix and MixToken", "`mix_tokens` in vitling/methods/token_labeling")

@@ -1,15 +1,18 @@
 """What `vitling reproduce PAPER/TABLE` would train: the rows of a table at a scale, and why some are left out. Free of torch."""
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from vitling.errors import UserError, did_you_mean
-from vitling.papers import tables
-from vitling.papers.table import Row, Table, nano_on
+from vitling.papers import illustrations, tables
+from vitling.papers.table import Data, Row, Table, nano_on
 from vitling.recipes import Recipe, load_recipe, override, scale_epochs
 
 SCALES = ("paper", "nano")
+SPLITS = ("test", "val")
 SEEDS = 3
 NO_DOWNLOAD = ("", "imagenet")  # the data of recipes where the user has to give it
 
@@ -22,6 +25,8 @@ class Line:
     rows: tuple[Row, ...]
     recipe: Recipe | None = None
     reason: str = ""  # why it is not trained
+    data: str = ""  # of a row that describes data: what is counted
+    test_size: int | None = None  # pixels, where it is measured at another size than it was trained at
     study_name: str = ""  # two lines may read two networks of one run
 
     @property
@@ -66,9 +71,16 @@ class Request:
     budget_seconds: float | None = None
     jobs: int = 1
     command: str = ""  # as it was typed, for the page
+    split: str = ""  # of the data that accuracies are measured on; empty for the paper's own, where the data has it
 
     def plan(self) -> Plan:
+        if self.split and self.split not in SPLITS:
+            raise UserError(f"split={self.split} is not one of {', '.join(SPLITS)}.")
         return make_plan(self.name, scale=self.scale, rows=self.rows, data=self.data, epochs=self.epochs)
+
+    def is_too_long_for(self, device: str) -> bool:
+        """Whether the published setting would run on a CPU without an end in sight."""
+        return self.scale == "paper" and device == "cpu" and not (self.budget_seconds or self.epochs)
 
     @property
     def seed_count(self) -> int:
@@ -94,6 +106,11 @@ def make_plan(
 
 def find_table(name: str) -> Table:
     known = tables()
+    if name in illustrations():
+        drawing = illustrations()[name]
+        raise UserError(
+            f"{name} ({drawing.title}) is a drawing and holds no result; the same is to be seen in {drawing.seen_in}."
+        )
     if name not in known:
         raise UserError(f"no table '{name}'. {did_you_mean(name, known)} `vitling reproduce` lists them all.")
     return known[name]
@@ -103,17 +120,26 @@ def _paper_lines(table: Table) -> list[Line]:
     several = len({row.data.name for row in table.rows}) > 1
     lines = []
     for row in table.rows:
-        label = f"{row.label}, {row.data.name}" if several else row.label
+        label = f"{row.label}, {row.data.name}" if several and row.label != row.data.name else row.label
         recipe = override(load_recipe(row.recipe), row.change) if row.recipe else None
-        lines.append(Line(label, (row,), recipe, row.why_not))
+        counted = row.data.named if row.describes == "data" else ""
+        lines.append(Line(label, (row,), recipe, row.why_not, counted, row.test_size))
     return lines
+
+
+def described_recipe(row: Row) -> Recipe | None:
+    """A recipe of the network that a row describes, or that it names without training it."""
+    if row.describes and row.describes != "data":
+        recipe = load_recipe(row.describes)
+        return replace(recipe, img_size=row.img_size) if row.img_size else recipe
+    return Recipe(model=row.model, img_size=row.img_size) if row.model else None
 
 
 def _nano_lines(table: Table, data: str) -> list[Line]:
     """Rows of one label and one nano recipe are one line."""
     groups: list[list[Row]] = []
     for row in table.rows:
-        same = (g for g in groups if (g[0].label, g[0].nano, g[0].network) == (row.label, row.nano, row.network))
+        same = (g for g in groups if _nano_key(g[0]) == _nano_key(row))
         group = next(same, None)
         groups.append([row]) if group is None else group.append(row)
     labels = [group[0].label for group in groups]
@@ -122,8 +148,13 @@ def _nano_lines(table: Table, data: str) -> list[Line]:
         row = group[0]
         label = label if labels.count(label) == 1 else f"{label}, {row.data.name}"
         recipe = nano_on(row.nano, data) if row.nano else None
-        lines.append(Line(label, tuple(group), recipe, "" if recipe else row.why_not or row.no_nano))
+        size = (row.nano_test_size or 0) * (1 if data == "digits" else 2) or None
+        lines.append(Line(label, tuple(group), recipe, "" if recipe else row.why_not or row.no_nano, test_size=size))
     return lines
+
+
+def _nano_key(row: Row) -> tuple:
+    return row.label, row.nano, row.network, row.nano_test_size
 
 
 def _pick(lines: list[Line], wanted: str, table: str) -> list[Line]:
@@ -142,17 +173,25 @@ def _pick(lines: list[Line], wanted: str, table: str) -> list[Line]:
 
 def _given_data(lines: list[Line], data: str) -> list[Line]:
     """Put the user's data into the rows that need it: those without a download where there are some, else all."""
-    needing = [line for line in lines if line.recipe and line.recipe.data in NO_DOWNLOAD] or lines
-    sources = list(dict.fromkeys(line.row.data.source or line.row.data.name for line in needing if line.recipe))
+    needing = [line for line in lines if _needs_data(line)] or lines
+    takers = [line for line in needing if line.recipe or line.row.describes == "data"]
+    sources = list(dict.fromkeys(line.row.data.source or line.row.data.name for line in takers))
     if len(sources) > 1:
         raise UserError(
             f"data={data} is one dataset and these rows need {len(sources)}: {', '.join(sources)}; "
             f"pick the rows of one, such as rows={sources[0]}."
         )
-    return [
-        replace(line, recipe=replace(line.recipe, data=data)) if line.recipe and line in needing else line
-        for line in lines
-    ]
+    return [_with_data(line, data) if line in takers else line for line in lines]
+
+
+def _needs_data(line: Line) -> bool:
+    if line.row.describes == "data":
+        return not line.data
+    return line.recipe is not None and line.recipe.data in NO_DOWNLOAD
+
+
+def _with_data(line: Line, data: str) -> Line:
+    return replace(line, recipe=replace(line.recipe, data=data)) if line.recipe else replace(line, data=data)
 
 
 def _with_epochs(recipe: Recipe, epochs: int) -> Recipe:
@@ -172,21 +211,46 @@ def _name_runs(lines: list[Line]) -> list[Line]:
 
 def leave_out_unready(plan: Plan) -> Plan:
     """The plan without rows whose data, starting weights or label maps are not there; refuses one that has none left."""
-    if plan.scale == "nano" or not plan.recipes:
+    ready = mark_unready(plan)
+    if plan.recipes and not ready.recipes:
+        reason = next(line.reason for line in ready.lines if line.recipe)
+        raise UserError(f"no row of {plan.name} can be trained yet: {reason}")
+    return ready
+
+
+def mark_unready(plan: Plan) -> Plan:
+    """The plan in which those rows say what is missing."""
+    if plan.scale == "nano":
         return plan
     lines = tuple(replace(line, reason=_missing(line)) if line.is_trained else line for line in plan.lines)
-    if not any(line.is_trained for line in lines):
-        reason = next(line.reason for line in lines if line.recipe)
-        raise UserError(f"no row of {plan.name} can be trained yet: {reason}")
     return replace(plan, lines=lines)
+
+
+def choose_test_split(
+    wanted: str, data: Data, scale: str, splits: Collection[str], name: str
+) -> Literal["test", "val"]:
+    """Which split of the data is measured on: what is wanted, else the paper's own, else the one that there is."""
+    paper = data.test_split if scale == "paper" else "test"
+    candidates = [wanted] if wanted else [paper, *(split for split in SPLITS if split != paper)]
+    found = next((split for split in candidates if split in splits), None)
+    if found is None:
+        raise UserError(
+            f"{name} has no {' or '.join(candidates)} split to measure on, only {', '.join(splits)}; add a folder "
+            f"{candidates[0]} with a folder per class, as in train."
+        )
+    return "val" if found == "val" else "test"
 
 
 def _missing(line: Line) -> str:
     recipe, data = line.recipe, line.row.data
     assert recipe is not None  # asked of lines that are trained
+    from vitling.data.sources.named import match_name  # here and below, because torch takes seconds to import
+
     if recipe.data in NO_DOWNLOAD:
         return f"{data.source or data.name} cannot be downloaded; give its folder as data."
-    from vitling.methods import find_method  # here, because torch takes seconds to import
+    if not (match_name(recipe.data) or recipe.data.startswith("hf:") or Path(recipe.data).expanduser().exists()):
+        return f"{recipe.data} is not there; give the folder of {data.source or data.name} as data."
+    from vitling.methods import find_method
     from vitling.runs.opening import is_there
 
     if recipe.init and not is_there(recipe.init):

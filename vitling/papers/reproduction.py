@@ -5,40 +5,52 @@ scale="paper" trains the published settings, scale="nano" the same comparison wi
 
 import json
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from statistics import mean
+from typing import Any, Literal
 
 from vitling._deprecated import renamed_attribute
 from vitling.callbacks import Callback, StudyCallback
+from vitling.data.pipeline.training_data import open_recipe_data
 from vitling.errors import UserError
+from vitling.evaluation.evaluation import evaluate, read_evaluation
 from vitling.evaluation.intervals import confidence_interval
+from vitling.evaluation.metrics import Evaluation
 from vitling.files import json_with, refuse_foreign, starting_with, write_text
-from vitling.papers.estimate import Size, count_sizes, estimate_seconds, read_structure
-from vitling.papers.plan import SEEDS, Line, Plan, Request, leave_out_unready
+from vitling.papers.estimate import Size, count_sizes, estimate_seconds
+from vitling.papers.next_steps import find_next_steps
+from vitling.papers.plan import SEEDS, Line, Plan, Request, choose_test_split, leave_out_unready
+from vitling.papers.structure import read_description
+from vitling.papers.table import Description
 from vitling.reports import plots
 from vitling.reports.page import Chart, Code, Page, Section, Table, Text, is_page, write_page
 from vitling.runs.device import default_device
 from vitling.runs.run import Run
-from vitling.studies.results import plus_minus
+from vitling.studies.results import Row, evaluation_file, plus_minus
 from vitling.studies.study import Study, study
 from vitling.training.settings import Settings
 
 is_markdown = starting_with(b"**", mark=b"| row |")
 is_numbers = json_with("table", "scale", "paper_measured", "rows")
+FEW_COLUMNS, MANY_COLUMNS = 4, 8  # of a Description: so many fit into one cell, more than so many become rows
 
 
 @dataclass(frozen=True)
 class Ours:
     """What our runs of a line reached, in percent."""
 
-    split: str  # test, or val for a network beside the model: runs keep the model alone
+    split: str  # of the data: test, or val where that was the test
     scores: list[float]
     mean: float
     ci95: float  # half-width of the 95 % confidence interval; nan with one seed
     difference: float  # to the first line that was trained, paired by seed
     difference_ci95: float
     epochs: int
+    seconds: float = math.nan  # of a run, on average
+    real: float = math.nan  # mean by ReaL's labels, where the images have some
 
     half = renamed_attribute("half", "ci95")
     difference_half = renamed_attribute("difference_half", "difference_ci95")
@@ -52,11 +64,12 @@ class Result:
     size: Size | None
     ours: Ours | None = None
     failure: str = ""
-    structure: dict[str, int] | None = None  # ours, where the table prints the paper's
+    structure: dict[str, Any] | None = None  # our entries, where the table describes
+    uncounted: str = ""  # why there are none
 
     @property
     def reason(self) -> str:
-        return self.line.reason or self.failure
+        return self.uncounted or self.line.reason or self.failure
 
 
 class Reproduction:
@@ -71,9 +84,12 @@ class Reproduction:
         seconds: dict[str, float] | None = None,
         seeds: int = 0,
         budget_seconds: float | None = None,
+        settings: Settings | None = None,
     ):
+        self.settings = settings or Settings()
         self.plan, self.study, self.budget_seconds = plan, study, budget_seconds
         self.seconds, self.seeds = seconds or {}, seeds  # estimated, of a run of each recipe, and how many of each
+        self.next_steps: list[str] = []  # of a dry run
         self.results = self._collect(sizes)
 
     def _collect(self, sizes: dict[str, Size]) -> list[Result]:
@@ -84,12 +100,22 @@ class Reproduction:
         for line in self.plan.lines:
             trained = rows.get(line.study_name) if line.is_trained else None
             scores = _scores(self.study, line) if self.study and trained else {}
-            structure = read_structure(line) if self.plan.table.structure else None
+            described = read_description(line, self.columns, self.settings) if self.columns else (None, "")
             compared = first if line is not baseline else None
-            ours = _ours(line, scores, compared, trained.epochs) if trained and scores else None
+            ours = _ours(trained, scores, compared) if trained and scores else None
+            if ours and self.study and (real := _real_scores(self.study, line)):
+                ours = replace(ours, real=mean(real))
             failure = trained.failure if trained else ""
-            results.append(Result(line, sizes.get(line.label), ours, failure, structure))
+            if trained and trained.scores and not scores:
+                failure = f"its runs keep no {line.row.network}: they were trained by an earlier version"
+            results.append(Result(line, sizes.get(line.label), ours, failure, *described))
         return results
+
+    @property
+    def columns(self) -> list[str]:
+        """What a Description says of each row."""
+        table = self.plan.table
+        return list(next(iter(table.printed.values()))) if isinstance(table, Description) else []
 
     # -- as text ---------------------------------------------------------------------------------------------------
 
@@ -101,10 +127,13 @@ class Reproduction:
             "ours %": lambda r: _ours_text(r.ours),
             "paper's difference": self._paper_difference,
             "our difference": lambda r: _difference_text(r.ours),
+            "paper's ReaL %": lambda r: "" if r.line.row.real is None else f"{r.line.row.real:g}",
+            "our ReaL %": lambda r: "" if r.ours is None or math.isnan(r.ours.real) else f"{r.ours.real:.2f}",
             "epochs": self._epochs,
+            "paper's time": lambda r: "" if r.line.row.hours is None else f"{r.line.row.hours:g} h",
+            "our time": self._time,
             "a run": lambda r: _duration(self.seconds.get(r.line.study_name) if r.line.is_trained else None),
-            "paper's layers, width, heads": lambda r: _numbers(self.plan.table.structure.get(r.line.row.label)),
-            "ours": lambda r: _numbers(r.structure),
+            **self._described_columns(),
             "paper's params": lambda r: _paper_size(r, "params", "M"),
             f"{self._here} params": lambda r: f"{r.size.parameters / 1e6:.2f} M" if r.size else "",
             "paper's MACs": lambda r: _paper_size(r, "macs", "G"),
@@ -112,7 +141,28 @@ class Reproduction:
         }
         cells = [[cell(result) for cell in columns.values()] for result in self.results]
         kept = [i for i in range(len(columns)) if any(row[i] for row in cells)]
-        return [list(columns)[i] for i in kept], [[row[i] or "–" for i in kept] for row in cells]
+        head, cells = [list(columns)[i] for i in kept], [[row[i] or "–" for i in kept] for row in cells]
+        if len(self.columns) > MANY_COLUMNS:  # a row for each, as such tables are printed
+            head, *cells = (list(entries) for entries in zip(head, *cells, strict=True))
+        return head, cells
+
+    def _described_columns(self) -> dict[str, Callable[[Result], str]]:
+        """Two columns of a few numbers each; of more, a column each, with ours in brackets where it differs."""
+        table, names = self.plan.table, self.columns
+        if not isinstance(table, Description):
+            return {}
+        if len(names) <= FEW_COLUMNS:
+            return {
+                f"paper's {', '.join(names)}": lambda r: _entries(table.printed.get(r.line.row.label), names),
+                "ours": lambda r: _entries(r.structure, names),
+            }
+        return {name: partial(_described_cell, table, name) for name in names}
+
+    def _time(self, result: Result) -> str:
+        """Of a run of ours, in tables that print the paper's."""
+        if result.ours is None or not any(row.hours for row in self.plan.table.rows):
+            return ""
+        return _duration(result.ours.seconds)
 
     @property
     def _here(self) -> str:
@@ -152,6 +202,7 @@ class Reproduction:
                 f"Ours: {seeds}; on {where}, weights chosen on validation images, the test split looked at once per run; "
                 f"differences to {trained[0].line.label}, paired by seed."
             )
+            notes += self._splits()
             if self.study.budget_seconds:
                 notes.append(
                     f"Equal wall time: {_duration(self.study.budget_seconds)} a run; the epochs follow from it."
@@ -162,15 +213,41 @@ class Reproduction:
             )
         if self.seconds:
             notes.append(self._estimate())
-        if beside := dict.fromkeys(r.line.row.network for r in self.results if r.ours and r.ours.split == "val"):
+        if beside := dict.fromkeys(
+            r.line.row.network for r in self.results if r.ours and r.line.row.network != "model"
+        ):
             names = " and ".join(f"{name}s" for name in beside)
-            notes.append(f"Accuracies of {names} (val) are of the validation split: a run keeps the model alone.")
+            notes.append(f"Accuracies of {names} are of the epoch whose model was best on the validation images.")
         if any(result.size for result in self.results):
             notes.append("MACs are multiply-adds of one image, the products inside attention included.")
-        notes += _grouped("Not trained", [(r.line.label, r.reason) for r in self.results if r.reason])
+        notes += self._omissions()
         remarks = [(r.line.label, r.line.row.note_at(self.plan.scale)) for r in self.results]
         notes += _grouped("Note", [(label, remark) for label, remark in remarks if remark])
-        return notes
+        return notes + self.next_steps
+
+    def _omissions(self) -> list[str]:
+        """Rows without a number of ours, and why."""
+        if not self.columns:
+            return _grouped("Not trained", [(r.line.label, r.reason) for r in self.results if r.reason])
+        reasons = dict.fromkeys(result.line.reason.rstrip(".") for result in self.results)
+        uncounted = _grouped("Not counted", [(r.line.label, r.uncounted) for r in self.results if r.uncounted])
+        return [*uncounted, *(f"Nothing is trained: {reason}." for reason in reasons)]
+
+    def _splits(self) -> list[str]:
+        """What was the test, where that is not the data's test split."""
+        on_val = [
+            line for line in self.plan.lines if line.is_trained and line.recipe and line.recipe.test_split == "val"
+        ]
+        if not on_val:
+            return []
+        data = " and ".join(dict.fromkeys(Path(line.recipe.data).stem for line in on_val if line.recipe))
+        papers = all(row.data.test_split == "val" for line in on_val for row in line.rows)
+        why = (
+            "as in the paper"
+            if papers and self.plan.scale == "paper"
+            else "since there is no other or it was asked for"
+        )
+        return [f"The test split is {data}'s val, {why}; the validation images are carved from its train."]
 
     def _estimate(self) -> str:
         """The time of the whole plan, and how far to trust it."""
@@ -197,7 +274,14 @@ class Reproduction:
             {
                 "label": r.line.label,
                 "paper": [
-                    {"data": row.data.name, "top1": row.top1, "params_millions": row.params, "gmacs": row.macs}
+                    {
+                        "data": row.data.name,
+                        "top1": row.top1,
+                        "params_millions": row.params,
+                        "gmacs": row.macs,
+                        **({} if row.real is None else {"real_top1": row.real}),
+                        **({} if row.hours is None else {"hours": row.hours}),
+                    }
                     for row in r.line.rows
                 ],
                 "recipe": r.line.row.recipe or None if self.plan.scale == "paper" else None,
@@ -207,6 +291,9 @@ class Reproduction:
                 "estimated_run_seconds": self.seconds.get(r.line.study_name) if r.line.is_trained else None,
                 "ours": _plain(asdict(r.ours)) if r.ours else None,
                 "structure": r.structure,
+                "paper_structure": self.plan.table.printed.get(r.line.row.label)
+                if isinstance(self.plan.table, Description)
+                else None,
                 "not_trained": r.reason or None,
                 "note": r.line.row.note_at(self.plan.scale) or None,
             }
@@ -273,13 +360,15 @@ def reproduce(
     budget_seconds: float | None = None,
     epochs: int | None = None,
     jobs: int = 1,
+    split: str = "",
     settings: Settings | None = None,
     callback: StudyCallback | None = None,
     command: str = "",
 ) -> Reproduction:
     """Train the rows of a table and write them beside the paper's numbers. The same call again resumes it.
 
-    `rows` picks some by name. Without `folder` it goes to runs/PAPER-TABLE-SCALE.
+    `rows` picks some by name. `split` is that of the data to measure on, test or val: the paper's own unless given. Without
+    `folder` it goes to runs/PAPER-TABLE-SCALE.
     """
     request = Request(
         name,
@@ -291,6 +380,7 @@ def reproduce(
         budget_seconds=budget_seconds,
         jobs=jobs,
         command=command,
+        split=split,
     )
     return train_table(request, folder, settings=settings, callback=callback)
 
@@ -306,10 +396,11 @@ def train_table(
     settings = settings or Settings()
     plan = leave_out_unready(request.plan())
     if plan.recipes:
-        _check_device(plan, request.budget_seconds, request.epochs)
+        check_device(request)
+        plan = choose_test_splits(plan, request.split, settings)
     sizes = count_sizes(plan, settings, callback)
     if not plan.recipes:
-        return Reproduction(plan, sizes)
+        return Reproduction(plan, sizes, settings=settings)
     folder = Path(folder or default_folder(plan, request.data))
     refuse_foreign(folder / "reproduce.md", ours=is_markdown)
     refuse_foreign(folder / "reproduce.json", ours=is_numbers)
@@ -323,9 +414,34 @@ def train_table(
         settings=settings,
         callback=callback,
     )
-    result = Reproduction(plan, sizes, study=done)
+    for line in plan.lines:
+        if line.is_trained and line.test_size:
+            _measure_at(line.test_size, done, line, settings, callback)
+    result = Reproduction(plan, sizes, study=done, settings=settings)
     result.write(request.command)
     return result
+
+
+def choose_test_splits(plan: Plan, wanted: str, settings: Settings) -> Plan:
+    """The plan with the split of each row's data that it is measured on."""
+    found: dict[tuple[str, str], Literal["test", "val"]] = {}
+    lines = []
+    for line in plan.lines:
+        if line.recipe and line.is_trained:
+            key = line.recipe.data, line.row.data.test_split
+            if key not in found:
+                dataset = open_recipe_data(line.recipe, settings.reading)
+                found[key] = choose_test_split(wanted, line.row.data, plan.scale, list(dataset.splits), dataset.name)
+            line = replace(line, recipe=replace(line.recipe, test_split=found[key]))
+        lines.append(line)
+    return replace(plan, lines=tuple(lines))
+
+
+def _measure_at(size: int, study: Study, line: Line, settings: Settings, callback: StudyCallback | None) -> None:
+    """Look at the test split once more at another size than the runs were trained at."""
+    for (name, *_), run in study.runs.items():
+        if name == line.study_name and run.finished and not _evaluation_at(run, size).exists():
+            evaluate(run, img_size=size, reading=settings.reading, callback=callback)
 
 
 def preview(request: Request, *, settings: Settings | None = None, callback: Callback | None = None) -> Reproduction:
@@ -333,18 +449,22 @@ def preview(request: Request, *, settings: Settings | None = None, callback: Cal
     settings, plan, budget = settings or Settings(), request.plan(), request.budget_seconds
     sizes = count_sizes(plan, settings, callback)
     seconds = dict.fromkeys(plan.recipes, budget) if budget else estimate_seconds(plan, sizes, settings, callback)
-    return Reproduction(plan, sizes, seconds=seconds, seeds=request.seed_count, budget_seconds=budget)
+    result = Reproduction(
+        plan, sizes, seconds=seconds, seeds=request.seed_count, budget_seconds=budget, settings=settings
+    )
+    result.next_steps = find_next_steps(request, default_device().type)
+    return result
 
 
 def default_folder(plan: Plan, data: str | None) -> Path:
     return Path("runs") / plan.folder_name(data or ("digits" if plan.scale == "nano" else ""))
 
 
-def _check_device(plan: Plan, budget_seconds: float | None, epochs: int | None) -> None:
+def check_device(request: Request) -> None:
     """The published settings take days on one GPU; on a CPU they are refused unless the time is bounded."""
-    if plan.scale == "paper" and default_device().type == "cpu" and not (budget_seconds or epochs):
+    if request.is_too_long_for(default_device().type):
         raise UserError(
-            f"the published setting of {plan.name} needs a GPU, and this machine has none; choose scale=nano for the same "
+            f"the published setting of {request.name} needs a GPU, and this machine has none; choose scale=nano for the same "
             "comparison on this CPU, or bound the time with a budget or epochs."
         )
 
@@ -358,23 +478,40 @@ def _scores(study: Study, line: Line) -> dict[int, float]:
     runs = {seed: run for (name, _, seed), run in study.runs.items() if name == line.study_name and run.finished}
     name = line.row.network
     read = study.score if name == "model" else partial(_companion_score, name)
+    read = partial(_score_at, line.test_size) if line.test_size else read
     return {seed: score for seed, run in runs.items() if (score := read(run)) is not None}
 
 
 def _companion_score(name: str, run: Run) -> float | None:
-    """The validation accuracy of a network trained beside the model, in the epoch whose model was kept."""
-    best = run.info["best"]["epoch"]
-    record = next(record for record in run.metrics() if record["epoch"] == best)
-    return 100 * record[key] if (key := f"val_{name}_top1") in record else None
+    """The test accuracy of a network that was trained beside the model; None of runs before 0.2, which kept the model alone."""
+    top1 = read_evaluation(run).companions.get(name) if evaluation_file(run).exists() else None
+    return None if top1 is None else 100 * top1
 
 
-def _ours(line: Line, scores: dict[int, float], first: dict[int, float] | None, epochs: int) -> Ours:
-    mean, ci95 = confidence_interval(list(scores.values()))
-    is_model = line.row.network == "model"
-    # A companion's validation accuracy is not compared with the test accuracy of the first line.
-    paired = [scores[seed] - first[seed] for seed in scores if seed in first] if first and is_model else []
+def _evaluation_at(run: Run, size: int) -> Path:
+    return run.path / f"evaluation-test-{size}x{size}.json"
+
+
+def _score_at(size: int, run: Run) -> float | None:
+    """The test accuracy at another size than the run was trained at."""
+    path = _evaluation_at(run, size)
+    return 100 * Evaluation.from_json(path.read_text()).top1 if path.exists() else None
+
+
+def _real_scores(study: Study, line: Line) -> list[float]:
+    """By ReaL's labels, in percent, of the runs whose test images have some."""
+    runs = [run for (name, *_), run in study.runs.items() if name == line.study_name and run.finished]
+    paths = [_evaluation_at(run, line.test_size) if line.test_size else evaluation_file(run) for run in runs]
+    found = [Evaluation.from_json(path.read_text()).real_top1 for path in paths if path.exists()]
+    return [100 * real for real in found if real is not None]
+
+
+def _ours(trained: Row, scores: dict[int, float], first: dict[int, float] | None) -> Ours:
+    centre, ci95 = confidence_interval(list(scores.values()))
+    paired = [scores[seed] - first[seed] for seed in scores if seed in first] if first else []
     difference, difference_ci95 = confidence_interval(paired)
-    return Ours("test" if is_model else "val", list(scores.values()), mean, ci95, difference, difference_ci95, epochs)
+    values, split = list(scores.values()), trained.recipe.test_split
+    return Ours(split, values, centre, ci95, difference, difference_ci95, trained.epochs, trained.wall_seconds)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -394,15 +531,31 @@ def _paper_size(result: Result, name: str, unit: str) -> str:
 
 
 def _ours_text(ours: Ours | None) -> str:
-    return "" if ours is None else plus_minus(ours.mean, ours.ci95) + (" (val)" if ours.split == "val" else "")
+    return "" if ours is None else plus_minus(ours.mean, ours.ci95)
 
 
 def _difference_text(ours: Ours | None) -> str:
     return "" if ours is None or math.isnan(ours.difference) else plus_minus(ours.difference, ours.difference_ci95, "+")
 
 
-def _numbers(values: dict[str, int] | None) -> str:
-    return ", ".join(map(str, values.values())) if values else ""
+def _entries(values: dict[str, Any] | None, names: list[str]) -> str:
+    return ", ".join(_entry(values.get(name)) for name in names) if values else ""
+
+
+def _entry(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "–"}[value]
+    return f"{value:,g}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def _described_cell(table: Description, name: str, result: Result) -> str:
+    return _both(table.printed[result.line.row.label][name], (result.structure or {}).get(name))
+
+
+def _both(paper: Any, ours: Any) -> str:
+    """The paper's entry, and ours where it is another one."""
+    same = ours is None or paper == ours
+    return _entry(paper) if same else f"{_entry(paper)} (ours {_entry(ours)})"
 
 
 def _duration(seconds: float | None) -> str:

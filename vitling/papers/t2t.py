@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from vitling.papers.table import CIFAR10, CIFAR100, QUOTED, Figure, Row, Table, nano
+from vitling.papers.table import CIFAR10, CIFAR100, QUOTED, Description, Figure, Illustration, Row, Table, nano
 from vitling.recipes import Recipe
 
 _MEASURED = "best epoch of the averaged weights of one run, on the validation set"
@@ -42,6 +42,64 @@ def _row(label: str, top1: float, recipe: str, nano_recipe: Recipe | None, param
 def _quoted(label: str, top1: float, model: str, params: float, macs: float, why_not: str = QUOTED, **more) -> Row:
     return Row(label, top1, params=params, macs=macs, model=model, why_not=why_not, **more)
 
+
+# -- Table 1 -----------------------------------------------------------------------------------------------------------
+
+_STRUCTURE = "it describes networks; there is nothing to train"
+_SLIP = "786 is a slip for 768, as is 2,358 for 2,304"
+_TWICE = "the paper counts 4.3 M and 6.9 M in Table 4, where frozen tensors are included"
+
+
+def _described(label: str, recipe: str, params: float, macs: float, note: str = "") -> Row:
+    return Row(
+        label,
+        None,
+        describes=f"t2t/imagenet_{recipe}",
+        params=params,
+        macs=macs,
+        why_not=_STRUCTURE,
+        no_nano=_STRUCTURE,
+        note=note,
+    )
+
+
+def _sizes(kind: str | None, layers: int, width: int, mlp: int) -> dict[str, Any]:
+    tokens = {"T2T layers": 2, "T2T width": 64, "T2T MLP width": 64} if kind else {}
+    backbone = {"layers": layers, "width": width, "MLP width": mlp}
+    return {
+        "T2T transformer": kind,
+        **dict.fromkeys(("T2T layers", "T2T width", "T2T MLP width")),
+        **tokens,
+        **backbone,
+    }
+
+
+table1 = Description(
+    "Sizes of T2T-ViT and ViT",
+    "read off the configuration",
+    (
+        _described("ViT-S/16", "vit_s16", 48.6, 10.1, _SLIP),
+        _described("ViT-B/16", "vit_b16", 86.8, 17.6, "786 is a slip for 768"),
+        _described("ViT-L/16", "vit_l16", 304.3, 63.6, "61.6 G computed"),
+        _described("T2T-ViT-14", "14", 21.5, 4.8),
+        _described("T2T-ViT-19", "19", 39.2, 8.5),
+        _described("T2T-ViT-24", "24", 64.1, 13.8),
+        _described("T2T-ViT_t-14", "t_14", 21.5, 6.1),
+        _described("T2T-ViT-7", "7", 4.2, 1.1, f"8 layers would be 4.8 M, the release has 7; {_TWICE}"),
+        _described("T2T-ViT-12", "12", 6.8, 1.8, _TWICE),
+    ),
+    printed={
+        "ViT-S/16": _sizes(None, 8, 786, 2358),
+        "ViT-B/16": _sizes(None, 12, 786, 3072),
+        "ViT-L/16": _sizes(None, 24, 1024, 4096),
+        "T2T-ViT-14": _sizes("Performer", 14, 384, 1152),
+        "T2T-ViT-19": _sizes("Performer", 19, 448, 1344),
+        "T2T-ViT-24": _sizes("Performer", 24, 512, 1536),
+        "T2T-ViT_t-14": _sizes("Transformer", 14, 384, 1152),
+        "T2T-ViT-7": _sizes("Performer", 8, 256, 512),
+        "T2T-ViT-12": _sizes("Performer", 12, 256, 512),
+    },
+)
 
 # -- Tables 2 to 4 -----------------------------------------------------------------------------------------------------
 
@@ -125,6 +183,8 @@ table5 = Table(
 # -- Table 6 -----------------------------------------------------------------------------------------------------------
 
 _NO_FORM = "the paper does not say how, and no network of timm has this size"
+_TIMMS_STEM = "timm's, whose stem is not widened, has 3.9 G"
+_RATIO_3 = "44.0 M and 8.7 G with ViT-S/16's MLP ratio of 3; the paper's 47.9 M fits neither 3 nor 4"
 _NO_SIZE = "its sizes fit no network that the text describes"
 
 # fmt: off
@@ -137,14 +197,14 @@ table6 = Table(
         _quoted("Inception v3", 77.4, "inception_v3", 27.2, 5.7, img_size=299, note="timm's, without the auxiliary head, has 23.8 M"),
         _quoted("ResNet50", 76.2, "resnet50", 25.6, 4.3),
         _row("ResNet50*", 79.1, "imagenet_resnet50", _RESNET, 25.6, 4.3),
-        _quoted("Wide-ResNet18x1.5*", 78.0, "", 26.0, 4.1, _NO_FORM, no_nano=_NO_FORM),
+        _row("Wide-ResNet18x1.5*", 78.0, "imagenet_wide_resnet18", None, 26.0, 4.1, _TIMMS_STEM),
         _row("DenseNet201*", 77.5, "imagenet_densenet201", None, 20.1, 4.4),
         _row("SENet50*", 80.3, "imagenet_senet50", None, 28.1, 4.9, "computed 4.1 G"),
         _row("ResNeXt50*", 79.9, "imagenet_resnext50", None, 25.0, 4.3),
         _quoted("ResNet50-Ghost*", 76.2, "", 19.9, 3.2, _NO_FORM, no_nano=_NO_FORM),
         _row("ViT-S/16", 78.1, "imagenet_vit_s16", _S16, 48.6, 10.1),
         _row("ViT-DN", 79.0, "imagenet_vit_s16_deep_narrow", _vit(embed_dim=96, depth=10), 24.5, 5.5, "computed 5.2 G"),
-        _quoted("ViT-SW", 69.9, "", 47.9, 9.9, _NO_SIZE, no_nano=_NO_SIZE),
+        _row("ViT-SW", 69.9, "imagenet_vit_s16_shallow_wide", _vit(embed_dim=192, depth=3), 47.9, 9.9, _RATIO_3),
         _quoted("ViT-Dense", 76.8, "", 46.7, 9.7, _NO_SIZE, no_nano=_NO_SIZE),
         _row("ViT-SE", 78.4, "imagenet_vit_s16_se", _vit(se=True), 49.2, 10.2),
         _row("ViT-ResNeXt", 78.0, "imagenet_vit_s16_resnext", _vit(num_heads=16), 48.6, 10.1),
@@ -193,3 +253,18 @@ fig1 = Figure(
     kind="sizes",
     groups=_CURVES,
 )
+
+# -- Other figures -----------------------------------------------------------------------------------------------------
+
+_OWN_SIZE = "in the size that the networks were trained at; the paper enlarges its picture to 1,024 or 2,048 pixels"
+fig2 = Figure(
+    "Features of ResNet50, ViT-L/16 and T2T-ViT-24",
+    "drawn, without numbers",
+    tuple(
+        replace(_ROWS[label], top1=None, params=None, macs=None, note=_OWN_SIZE)
+        for label in ("ResNet50*", "ViT-L/16", "T2T-ViT-24")
+    ),
+    kind="features",
+)
+fig3 = Illustration("The T2T process", "`TokensToToken` in vitling/models/t2t.py")
+fig4 = Illustration("The architecture of T2T-ViT", "`vitling reproduce t2t/table1`, which has the sizes")

@@ -18,12 +18,14 @@ class Data:
     classes: int
     images: int  # for training
     source: str = ""  # what has to be given as data where it cannot be downloaded; its own name unless it is a part
+    test_split: str = "test"  # what the paper measured on
+    named: str = ""  # as a recipe names it, where it can be downloaded
 
 
-IMAGENET = Data("ImageNet", 1000, 1_281_167)
-CIFAR10 = Data("CIFAR-10", 10, 50_000)
-CIFAR100 = Data("CIFAR-100", 100, 50_000)
-SVHN = Data("SVHN", 10, 73_257)
+IMAGENET = Data("ImageNet", 1000, 1_281_167, test_split="val")
+CIFAR10 = Data("CIFAR-10", 10, 50_000, named="cifar10")
+CIFAR100 = Data("CIFAR-100", 100, 50_000, named="cifar100")
+SVHN = Data("SVHN", 10, 73_257, named="svhn")
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,8 @@ class Row:
     """One number of a table.
 
     `recipe` (a name) with `change` repeats it as published; without one, `why_not` says why it cannot be repeated, and `model`
-    may still name the network to count. `nano` is the same choice in the nano comparison.
+    may still name the network to count. `nano` is the same choice in the nano comparison. A row of a Description `describes` a
+    recipe by its name, or its "data".
     """
 
     label: str
@@ -45,6 +48,11 @@ class Row:
     network: str = "model"  # whose accuracy: the model's, or that of a network beside it, as its method calls it
     model: str = ""
     img_size: int | None = None
+    describes: str = ""
+    test_size: int | None = None  # pixels, where it is measured at another size than it was trained at
+    nano_test_size: int | None = None
+    real: float | None = None  # the paper's accuracy by ReaL's labels, in %
+    hours: float | None = None  # the paper's, of training
     why_not: str = ""
     no_nano: str = NO_NANO
     note: str = (
@@ -64,15 +72,35 @@ class Table:
     title: str
     measured: str  # how the paper got its numbers
     rows: tuple[Row, ...]
-    structure: dict[str, dict[str, int]] = field(default_factory=dict)  # label -> layers, width, heads, as printed
+
+
+@dataclass(frozen=True)
+class Description(Table):
+    """A table about networks, settings or data: nothing is trained, the paper's entries stand beside ours."""
+
+    printed: dict[str, dict[str, Any]] = field(default_factory=dict)  # label -> column -> the paper's entry
 
 
 @dataclass(frozen=True)
 class Figure(Table):
     """A figure of a paper: the rows are the runs that it draws."""
 
-    kind: Literal["sizes", "curves", "sensitivity", "similarity", "attention"] = "curves"
-    groups: dict[str, tuple[str, ...]] = field(default_factory=dict)  # a series or panel -> labels of its rows
+    kind: Literal["sizes", "curves", "sensitivity", "similarity", "attention", "features", "head tokens"] = "curves"
+    groups: dict[str, tuple[str, ...]] = field(default_factory=dict)  # a series or panel -> its rows, see `holds`
+    pictures: int = 4  # that attention is drawn over
+
+
+def holds(labels: tuple[str, ...], row: Row) -> bool:
+    """Whether a group of a figure names this row: by its label, or by label and data where a label has several."""
+    return row.label in labels or f"{row.label}, {row.data.name}" in labels
+
+
+@dataclass(frozen=True)
+class Illustration:
+    """A drawing of a paper that holds no result."""
+
+    title: str
+    seen_in: str  # what shows the same here
 
 
 def nano(model: str, *, img_size: int = NANO_SIZE, augment: Augment | None = None, **changes: Any) -> Recipe:

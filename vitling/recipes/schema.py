@@ -83,8 +83,12 @@ class Recipe:
     mean: tuple[float, ...] | None = None  # None: of the training split
     std: tuple[float, ...] | None = None
     fraction: float = 1.0
+    # vitling: of what is left when validation has its part; bootstrapping: of all, before validation gets a part of that
     fraction_rule: Literal["vitling", "bootstrapping"] = "vitling"
     val_fraction: float = 0.1  # carved from train where the data brings no validation split
+    test_split: Literal["test", "val"] = (
+        "test"  # val: the data's val split is the test, validation is carved from train
+    )
     folds: int = 0  # k-fold: the validation split is fold number `fold` of `folds`
     fold: int = 0
     balance: Literal["none", "sampler", "loss"] = "none"

@@ -7,6 +7,7 @@ timing.jsonl       the same lines' speed and wall time, which never repeat exact
 gradients.jsonl    gradient norms per layer in the last step before each validation
 budget.jsonl       each look at the clock of a run with a budget, and the step at which it was to end from then on
 best/  last/       model.safetensors and config.json, which timm loads as "local-dir:RUN/best"
+companions/NAME    the same of a network that was trained beside the model, such as an agent, as it was when the model was best
 calibration.json   the temperature of calibrated probabilities, once fitted
 report.html        the page of the run
 checkpoint/        what resuming needs: the two newest states and a manifest with their checksums
@@ -47,6 +48,7 @@ KEPT_CHECKPOINTS = 2
 CHECKPOINT = re.compile(r"step-\d{9,}(-part-\d+)?\.pt")
 LOCK = ".vitling.lock"  # a name that nobody else gives: whatever is called so is emptied, and removed in the end
 WEIGHTS = ("best", "last")
+COMPANIONS = "companions"
 
 
 class Run:
@@ -159,6 +161,11 @@ class Run:
             raise UserError(f"{self.path} has no {which} weights yet; train it further with the command that began it.")
         return load_network(folder, str(folder))
 
+    def load_companions(self) -> dict[str, nn.Module]:
+        """The networks that were trained beside the model, by name, as they were when it was best."""
+        folders = sorted((self.path / COMPANIONS).iterdir()) if (self.path / COMPANIONS).exists() else []
+        return {folder.name: load_network(folder, str(folder)) for folder in folders}
+
     # -- claiming --------------------------------------------------------------------------------------------------
 
     def claim(self, asked: dict) -> bool:
@@ -268,6 +275,10 @@ class Run:
         # With what the run knows, so that the folder can predict even where it is copied without the run.
         known = {"vitling": ModelMetadata.of_run(self).to_dict()} if "preprocessing" in self.info else {}
         save_for_timm(model, self.path / which, model_args=model_args, label_names=class_names, entries=known)
+
+    def save_companion(self, name: str, network: nn.Module, class_names: list[str], model_args: dict) -> None:
+        """A network that was trained beside the model, in the same form."""
+        self.save_model(f"{COMPANIONS}/{name}", network, class_names, model_args)
 
     # -- checkpoints -----------------------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from vitling.optim import Schedule, peak_lr
 from vitling.runs.run import Run
 from vitling.training.budget import MEASURED_STEPS, Timekeeper
 from vitling.training.settings import Settings
-from vitling.training.setup import Setup
+from vitling.training.setup import Setup, saved_config
 from vitling.training.signals import Interrupted, StopRequest
 from vitling.training.state import State
 from vitling.training.step import Stepper
@@ -193,6 +193,7 @@ class Loop:
         assert state.best is not None  # the first validation is an improvement
         if improved and self.accelerator.is_main_process:
             self._save_model("best", model)
+            self._save_companions()
         taken = time.monotonic() - began
         if self.timekeeper:
             self.timekeeper.on_validation(taken)
@@ -242,11 +243,21 @@ class Loop:
     # -- saving ----------------------------------------------------------------------------------------------------
 
     def _save_model(self, which: str, model: nn.Module) -> None:
-        seen = self.setup.data.preprocessing
-        args = {**self.setup.recipe.model_args, "in_chans": seen.channels}
-        if hasattr(model, "patch_embed"):
-            args["img_size"] = list(seen.size)
+        args = self._build_args(model, self.setup.recipe.model_args)
         self.run.save_model(which, model, self.setup.data.class_names, args)
+
+    def _save_companions(self) -> None:
+        """Keep the networks beside the model as they are when it is best: their test accuracy is then measured with its."""
+        names = self.setup.data.class_names
+        for name, (network, args) in self.setup.method.kept().items():
+            network.pretrained_cfg = {**network.pretrained_cfg, **saved_config(self.setup.data)}
+            self.run.save_companion(name, network, names, self._build_args(network, args))
+
+    def _build_args(self, network: nn.Module, args: dict) -> dict:
+        """What timm builds the network with, besides its number of classes."""
+        seen = self.setup.data.preprocessing
+        size = {"img_size": list(seen.size)} if hasattr(network, "patch_embed") else {}
+        return {**args, "in_chans": seen.channels, **size}
 
     def save_checkpoint(self) -> None:
         self._write_checkpoint()

@@ -51,6 +51,13 @@ def reproduce(
             help="nano: any small data (default digits); paper: ImageNet's folder.", autocompletion=completion.data
         ),
     ] = None,
+    split: Annotated[
+        str,
+        typer.Option(
+            help="The data's split to measure on, test or val; default: the paper's own, which is val of ImageNet.",
+            autocompletion=completion.one_of("test", "val"),
+        ),
+    ] = "",
     budget: EqualTime = None,
     epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of every run; schedules shrink with them.")] = None,
     out: Annotated[Path | None, typer.Option(help="The study's folder. The same one again resumes it.")] = None,
@@ -62,6 +69,10 @@ def reproduce(
     memory_gb: MemoryGb = None,
     workers: Workers = None,
     list_all: Annotated[bool, typer.Option("--list", help="All tables and figures, a line each.")] = False,
+    coverage: Annotated[
+        bool,
+        typer.Option("--coverage", help="Which rows of each table and figure can be run, and why the others cannot."),
+    ] = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -72,6 +83,9 @@ def reproduce(
     from vitling.papers import is_figure
     from vitling.papers.plan import Request
 
+    if coverage:
+        terminal.show_coverage(as_json)
+        return
     if name is None or list_all:
         terminal.show_papers(name or "", as_json)
         return
@@ -85,6 +99,7 @@ def reproduce(
         budget_seconds=terminal.parse_budget(budget),
         jobs=jobs,
         command=typed_command(),
+        split=split,
     )
     request.plan()  # a typo is answered before torch has loaded
     if runs and not is_figure(name):

@@ -27,6 +27,10 @@ def show_evaluation(result: "Evaluation", run: Path) -> None:
         title_justify="left",
     )
     summary.add_row("top-1", f"{percent(result.top1)}   (95 % interval {100 * low:.2f} to {100 * high:.2f})")
+    if result.real_top1 is not None:
+        summary.add_row("top-1, ReaL's labels", percent(result.real_top1))
+    for name, top1 in result.companions.items():
+        summary.add_row(f"top-1 of the {name}", percent(top1))
     if result.top5 is not None:
         summary.add_row("top-5", percent(result.top5))
     summary.add_row("macro-F1", f"{result.macro_f1:.4f}")

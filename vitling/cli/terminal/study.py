@@ -168,6 +168,17 @@ def show_papers(paper: str, as_json: bool = False) -> None:
     print("next: vitling reproduce NAME --dry-run, or --scale nano")
 
 
+def show_coverage(as_json: bool = False) -> None:
+    """What of each table and figure can be run, as the table of Markdown in docs/reproducing.md."""
+    from vitling.papers.coverage import HEAD, coverage_markdown, coverage_rows
+
+    if as_json:
+        names = ("name", *HEAD[1:])
+        print(json.dumps([dict(zip(names, row, strict=True)) for row in coverage_rows()], indent=1, ensure_ascii=False))
+    else:
+        print(coverage_markdown(), end="")
+
+
 def show_reproduction(result: "Reproduction") -> None:
     """A table with the paper's numbers and ours, or what would be trained."""
     print_line(result.title, style="bold")
@@ -176,5 +187,3 @@ def show_reproduction(result: "Reproduction") -> None:
         print_line(note)
     if result.study:
         print_line(f"page: {result.study.folder / 'reproduce.html'}    (beside it: reproduce.md, .json, study.html)")
-    elif result.seconds:
-        print_line("next: the same command without --dry-run")

@@ -108,6 +108,7 @@ def open_recipe_data(recipe: Recipe, reading: Reading, *, opened: Dataset | None
         download=reading.download,
         channels=recipe.channels,
         on_bad_image=recipe.on_bad_image,
+        test_split=recipe.test_split,
         opened=opened,
     )
 
@@ -116,6 +117,8 @@ def split_training(dataset: Dataset, recipe: Recipe) -> tuple[Images, Images]:
     """Training and validation images: the data's own validation split, a fold, or a part carved from train."""
     train, names = dataset.splits["train"], dataset.class_names
     val = dataset.splits.get("val")
+    if recipe.fraction_rule == "bootstrapping":
+        train = _part(train, recipe, names)
     if recipe.folds:
         if val is not None:
             raise UserError(
@@ -126,7 +129,13 @@ def split_training(dataset: Dataset, recipe: Recipe) -> tuple[Images, Images]:
     elif val is None:
         kept, held = carve_validation(train.labels, fraction=recipe.val_fraction, seed=recipe.seed, class_names=names)
         train, val = train.subset(kept), train.subset(held)
-    if recipe.fraction < 1:
-        kept = take_fraction(train.labels, recipe.fraction, recipe.seed, recipe.fraction_rule, class_names=names)
-        train = train.subset(kept)
+    if recipe.fraction_rule == "vitling":  # last, so that every fraction is validated on the same images
+        train = _part(train, recipe, names)
     return train, val
+
+
+def _part(train: Images, recipe: Recipe, names: list[str]) -> Images:
+    if recipe.fraction == 1:
+        return train
+    kept = take_fraction(train.labels, recipe.fraction, recipe.seed, recipe.fraction_rule, class_names=names)
+    return train.subset(kept)

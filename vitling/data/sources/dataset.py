@@ -25,6 +25,7 @@ from vitling.errors import UserError, did_you_mean
 ON_BAD_IMAGE = ("error", "skip")
 MANY_CHANNELS = 4  # more than these are neither grey nor colour, with or without transparency
 MANY_BANDS = 16  # beyond these, and half of the pixels along a side, it may be a volume as well
+TEST_SPLITS = ("test", "val")
 HEADS = 2000  # images whose heads are read to learn channels and depth
 LISTS = {".csv": read_csv, ".tsv": read_csv, ".txt": read_list, ".lst": read_list}
 DEPTHS = 256  # 16-bit images that are decoded to learn how many of their bits are used
@@ -38,6 +39,7 @@ class Request(NamedTuple):
     channels: int | None
     on_bad_image: str
     class_names: tuple[str, ...] | None
+    test_split: str = "test"
 
 
 @dataclass
@@ -66,6 +68,7 @@ def open_dataset(
     channels: int | None = None,
     on_bad_image: str = "error",
     class_names: Sequence[str] | None = None,
+    test_split: str = "test",
     opened: Dataset | None = None,
 ) -> Dataset:
     """Find the images and labels that `data` names. Pixels are read later, by `decode` or while streaming.
@@ -73,7 +76,8 @@ def open_dataset(
     `root` is the folder that holds a named dataset, or that the paths of a CSV or text list start from. `channels` is
     learnt from the training images unless given. With on_bad_image="skip" every image is tried now and those that cannot
     be read are left out; otherwise the first one met is an error. `class_names` are those of a trained model: labels are
-    numbered as it numbers them, and a part of its classes or a lone test split is enough. `opened` is a dataset that is at hand:
+    numbered as it numbers them, and a part of its classes or a lone test split is enough. With test_split="val" what the data
+    calls val is the test split, as papers use ImageNet's, and there is no other. `opened` is a dataset that is at hand:
     returned where the same would come out, and not searched for again where it lies in the same place.
     """
     data, root = os.fspath(data), None if root is None else os.fspath(root)
@@ -81,8 +85,10 @@ def open_dataset(
         raise UserError(f"unknown on_bad_image '{on_bad_image}'. {did_you_mean(on_bad_image, ON_BAD_IMAGE)}")
     if channels is not None and channels < 1:
         raise UserError(f"channels={channels} is not possible; leave it out to infer it from the images")
+    if test_split not in TEST_SPLITS:
+        raise UserError(f"unknown test_split '{test_split}'. {did_you_mean(test_split, TEST_SPLITS)}")
     classes = None if class_names is None else tuple(class_names)
-    request = Request(canonical_name(data), root, channels, on_bad_image, classes)
+    request = Request(canonical_name(data), root, channels, on_bad_image, classes, test_split)
     if opened and _gives_the_same(opened, request):
         return opened
     if opened and opened.request and opened.found and opened.request[:2] == request[:2]:
@@ -116,7 +122,19 @@ def open_dataset(
     channels, max_value = _look(data, splits.get("train") or next(iter(splits.values())), channels, notes)
     digests = b"".join(split.encode() + images.digest() for split, images in sorted(splits.items()))
     fingerprint = hashlib.sha256("\0".join(names).encode() + digests).hexdigest()
+    if test_split == "val":
+        splits = _test_on_val(data, splits, notes)
     return Dataset(name, names, channels, splits, fingerprint, max_value, skipped, notes, request, found)
+
+
+def _test_on_val(data: str, splits: dict[str, Images], notes: list[str]) -> dict[str, Images]:
+    if "val" not in splits:
+        raise UserError(
+            f"{data} has no val split to be the test split, only {', '.join(splits)}; give it a folder val with a folder per class, "
+            "or set test_split=test."
+        )
+    notes.append("its val split is the test split here" + (", its own test split is left out" * ("test" in splits)))
+    return {name: splits[split] for name, split in (("train", "train"), ("test", "val")) if split in splits}
 
 
 def _gives_the_same(opened: Dataset, request: Request) -> bool:

@@ -2,8 +2,9 @@
 
 Paper: Jiang et al. 2021, "All Tokens Matter: Token Labeling for Training Better Vision Transformers".
 Equal to the authors' release in tests/golden/test_tokenlabel.py. Deviates: any model with tokens, any class count and grid; maps
-follow their images geometrically (`axes="official"`: as released); erased tokens lose their label; CutMix mixes the labels
-of the tokens it covers, where the release mixes all of them equally.
+follow their images geometrically, erased tokens lose their label, and CutMix mixes the labels of the tokens it covers. With
+`axes="official"` the three are as released: x and y exchanged, labels kept, all tokens mixed alike. What a map holds is the
+annotator's affair: the release stores raw scores.
 """
 
 from pathlib import Path

@@ -1,8 +1,8 @@
-"""Bootstrapping ViTs (Zhang et al. 2022): every row of Tables 1 to 5, and the same at a size for a CPU.
+"""Bootstrapping ViTs (Zhang et al. 2022): what Tables 1, 3, 4 and 5 train, and the same at a size for a CPU.
 
-Table 2 is the sizes of boot_vit_small (S) and boot_vit_base (B) and of their agents. Where paper and release disagree, the release
+Table 2 is the sizes of boot_vit_small (S) and boot_vit_base (B) and of their agents: nothing to train. Where paper and release disagree, the release
 is followed, its initialisation included. Paper numbers are top-1 of the last epoch, without a validation split; ours come
-from nine tenths of the training images. ImageNet cannot be downloaded: give its folder as data.
+from nine tenths of the training images, of a part of ImageNet from nine tenths of that part. ImageNet cannot be downloaded: give its folder as data.
 """
 
 from collections.abc import Callable
