@@ -156,6 +156,27 @@ def test_frozen_parameters_are_left_out_and_freezing_all_is_refused():
         freeze(small_vit(), ("*",))
 
 
+@pytest.mark.parametrize(
+    ("name", "heads"),
+    [("lvvit_test", ["head", "aux_head"]), ("deit_tiny_distilled_patch16_224", ["head", "head_dist"])],
+)
+def test_freezing_the_backbone_leaves_every_classifier_of_a_model(name, heads):
+    sizes = dict(embed_dim=24, depth=1, num_heads=2, patch_size=4) if name.startswith("deit") else {}
+    model = timm.create_model(name, img_size=16, num_classes=5, **sizes)
+    freeze(model, ("backbone",))
+    kept = [f"{head}.{part}" for head in heads for part in ("weight", "bias")]
+    assert [key for key, parameter in model.named_parameters() if parameter.requires_grad] == kept
+    logits = model.train()(torch.randn(2, 3, 16, 16))
+    logits.logsumexp(1).sum().backward()
+    assert all(model.get_parameter(key).grad.any() for key in kept)
+
+
+def test_a_fixed_table_may_be_named_among_what_is_frozen_and_running_statistics_may_not():
+    freeze(timm.create_model("t2t_vit_test"), ("norm.*", "pos_embed"))
+    with pytest.raises(UserError, match="no parameter is called"):
+        freeze(timm.create_model("lvvit_test"), ("patch_embed.bn1.running_mean",))
+
+
 def test_sam_climbs_by_rho_along_the_gradient_and_comes_back():
     weight = nn.Parameter(torch.tensor([3.0, 4.0]))
     weight.grad = torch.tensor([3.0, 4.0])

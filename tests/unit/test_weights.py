@@ -344,3 +344,12 @@ def test_adapting_a_state_leaves_it_and_the_model_unchanged():
     assert_same(target, before)
     assert adapted["pos_embed"].shape == target.pos_embed.shape
     assert set(report.skipped) == {"head.weight", "head.bias"}
+
+
+def test_a_distilled_deit_of_timm_is_filled_with_both_of_its_heads():
+    """timm returns its classifiers as a pair."""
+    sizes = dict(img_size=16, patch_size=8, embed_dim=24, depth=1, num_heads=2)
+    models = [timm.create_model("deit_tiny_distilled_patch16_224", num_classes=n, **sizes) for n in (5, 5, 3)]
+    assert len(vitling.load_weights(models[0], models[1].state_dict()).loaded) == len(models[0].state_dict())
+    report = vitling.load_weights(models[0], models[2].state_dict())
+    assert {key.rpartition(".")[0] for key in report.skipped} == {"head", "head_dist"}
