@@ -30,6 +30,7 @@ def render_card(run: Run, which: str, metadata: ModelMetadata, calibration: Cali
     test = recorded_test(run, which)
     parts = [
         f"# {metadata.architecture} on {metadata.data}",
+        _first_lines(metadata, place),
         _summary(run, metadata),
         "## Use",
         _use(metadata, place),
@@ -101,15 +102,22 @@ def unfinished(run: Run) -> str:
     return ", ".join(filter(None, [run.info.get("stopped") or f"its status is {run.info.get('status')}", epoch]))
 
 
+def _first_lines(metadata: ModelMetadata, place: str) -> str:
+    """What a reader needs before anything else; a model of ours is unknown to timm until vitling is imported."""
+    ours = metadata.architecture in our_models()
+    return (
+        f"```\npip install vitling\n```\n\n```python\nimport vitling\nimport timm{'  # after vitling, which adds this model to it' if ours else ''}\n\n"
+        f'print(vitling.predict("{place.removeprefix("local-dir:")}", "IMAGE")[0].classes)\n'
+        f'model = timm.create_model("{place}", pretrained=True).eval()\n```'
+    )
+
+
 def _use(metadata: ModelMetadata, place: str) -> str:
     seen = metadata.preprocessing
-    ours = metadata.architecture in our_models()
-    imports = (f"import vitling  # registers {metadata.architecture} with timm\n" if ours else "") + "import timm\n"
     model = place.removeprefix("local-dir:")
-    where = "" if model == place else "Run either beside this folder, or give its whole path. "
+    where = "" if model == place else "Run it, and the lines above, beside this folder, or give its whole path. "
     return (
-        f"```\nvitling predict {model} IMAGE...\n```\n\n```python\n{imports}\n"
-        f'model = timm.create_model("{place}", pretrained=True).eval()\n```\n\n'
+        f"```\nvitling predict {model} IMAGE...\n```\n\n"
         f"{where}Input: {seen.channels} x {seen.size[0]} x {seen.size[1]} (channels, height, width). An image is {FITS[seen.fit]} that size "
         f"(bicubic, antialiased), scaled so that a pixel of {seen.max_value} becomes 1, then normalised with mean {_numbers(seen.mean)} and "
         f"standard deviation {_numbers(seen.std)}. Output: a logit per class, in the order of `label_names` in config.json."
