@@ -6,37 +6,43 @@ import pytest
 import timm
 import torch
 import torch.nn.functional as F
-from rule import fan_in, golden
+from rule import draws, every, fan_in, files, golden, images, numbers_in, tolerance
 
 import vitling
-
-VITS = ["vit_main_p8_d64_c10", "vit_paper_p4_d512_c10"]
-ALL = [*VITS, "resnet18_c10"]
+from vitling.models.diag import DiagResNet18, DiagViT
 
 
-def build(variant: str, **kwargs) -> torch.nn.Module:
-    file = golden(f"diagnosis__{variant}")
-    if variant in VITS:
-        config = file["config"]
-        model = timm.create_model(f"diag_vit_patch{config['patch_size']}", embed_dim=config["dim"], **kwargs)
+def build(file: dict, **kwargs) -> torch.nn.Module:
+    """The paper's network with the sizes of the file, in float64."""
+    config = file["config"]
+    common = dict(num_classes=config["num_classes"], in_chans=file["input"]["shape"][1], **kwargs)
+    if is_vit(file):
+        model = DiagViT(
+            img_size=config["image_size"],
+            patch_size=config["patch_size"],
+            embed_dim=config["dim"],
+            depth=config["depth"],
+            num_heads=config["heads"],
+            head_dim=config["dim_head"],
+            mlp_dim=config["mlp_dim"],
+            global_pool={"cls": "token", "mean": "avg"}[config["pool"]],
+            qkv_bias=config["qkv_bias"],
+            **common,
+        )
     else:
-        model = timm.create_model("diag_resnet18", **kwargs)
+        model = DiagResNet18(img_size=file["input"]["shape"][2:], width=config["widths"][0], **common)
     model.double()
     vitling.load_weights(model, fan_in(file["state_dict"], file["fill"]))
     return model.eval()
 
 
+def is_vit(file: dict) -> bool:
+    return "patch_size" in file["config"]
+
+
 @cache
-def built(variant: str):
-    return golden(f"diagnosis__{variant}"), build(variant)
-
-
-def images(file: dict) -> torch.Tensor:
-    return randn(file["input"]["shape"], file["input"]["seed"])
-
-
-def randn(shape, seed: int) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).double()
+def built(name: str):
+    return golden(name), build(golden(name))
 
 
 def authors_gradients(model: torch.nn.Module, loss: torch.Tensor) -> dict[str, float]:
@@ -45,91 +51,123 @@ def authors_gradients(model: torch.nn.Module, loss: torch.Tensor) -> dict[str, f
     return model.to_authors(named) if hasattr(model, "to_authors") else named
 
 
-@pytest.mark.parametrize("variant", ALL)
-def test_writing_in_the_authors_names_gives_their_keys_shapes_and_values(variant):
-    file, model = built(variant)
+every_network = every("diagnosis__", "state_dict")
+every_vit = every("diagnosis__", "attention_image0")
+
+
+def test_the_named_networks_have_the_sizes_of_the_papers_files():
+    """The release's variants and our names of them."""
+    for name, model in (
+        ("diagnosis__vit_paper_p4_d512_c10", timm.create_model("diag_vit_patch4")),
+        ("diagnosis__vit_main_p8_d64_c10", timm.create_model("diag_vit_patch8", embed_dim=64)),
+        ("diagnosis__resnet18_c10", timm.create_model("diag_resnet18")),
+    ):
+        if name in files("diagnosis__"):
+            state = {key: value.shape for key, value in built(name)[1].state_dict().items()}
+            assert {key: value.shape for key, value in model.state_dict().items()} == state
+
+
+@every_network
+def test_writing_in_the_authors_names_gives_their_keys_shapes_and_values(name):
+    file, model = built(name)
     written = model.to_authors(model.state_dict()) if hasattr(model, "to_authors") else model.state_dict()
     assert {key: list(value.shape) for key, value in written.items()} == dict(file["state_dict"])
     assert all(torch.equal(written[key], value) for key, value in fan_in(file["state_dict"], file["fill"]).items())
     assert sum(p.numel() for p in model.parameters()) == file["param_count"]
 
 
-@pytest.mark.parametrize("variant", ALL)
-def test_logits_loss_and_gradients_equal_the_release(variant):
-    file, model = built(variant)
-    logits = model(images(file))
-    torch.testing.assert_close(logits, torch.tensor(file["logits"]).double(), atol=1e-7, rtol=1e-7)
-    loss = F.cross_entropy(logits, torch.tensor([1, 2]))
-    assert loss.item() == pytest.approx(file["eval_loss_labels_1_2"], abs=1e-7)
+@every_network
+def test_logits_loss_and_gradients_equal_the_release(name):
+    file, model = built(name)
+    logits = model(images(file).double())
+    close(file, "float64", logits, file["logits"])
+    labels, expected = next(
+        (key.removeprefix("eval_loss_labels_").split("_"), value)
+        for key, value in file.items()
+        if key.startswith("eval_loss_labels_")
+    )
+    loss = F.cross_entropy(logits, torch.tensor([int(label) for label in labels]))
+    close(file, "float64", loss, expected)
     gradients = authors_gradients(model, loss)
     norms = {key: gradients[key].norm().item() for key in file["grad_l2"]}
     assert norms == pytest.approx(file["grad_l2"], rel=6e-7)  # the file rounds to seven digits
 
 
-@pytest.mark.parametrize("variant", ALL)
-def test_float32_is_within_the_stated_distance(variant):
-    file, model = built(variant)
-    model = build(variant).float()
-    tolerance = dict(atol=2e-4, rtol=1e-4) if variant in VITS else dict(atol=5e-4, rtol=1e-3)
-    torch.testing.assert_close(model(images(file).float()), torch.tensor(file["logits"]), **tolerance)
+@every_network
+def test_float32_is_within_the_stated_distance(name):
+    file = golden(name)
+    close(file, "float32", build(file).float()(images(file)), file["logits"])
 
 
-@pytest.mark.parametrize("variant", VITS)
-def test_attention_of_every_block_is_captured_and_equals_the_release(variant):
-    file = golden(f"diagnosis__{variant}")
-    model = build(variant)
+def close(file: dict, precision: str, actual: torch.Tensor, expected) -> None:
+    """The tolerance that the file states, but no less than its nine digits."""
+    allowed = tolerance(file, precision)
+    allowed["rtol"] = max(allowed["rtol"], 1e-8)
+    torch.testing.assert_close(actual.detach().double(), torch.tensor(expected).double(), **allowed)
+
+
+@every_vit
+def test_attention_of_every_block_is_captured_and_equals_the_release(name):
+    file = golden(name)
+    model = build(file)
     maps = []
     for block in model.blocks:
         block.attn.fused_attn = False
         block.attn.attn_drop.register_forward_hook(lambda module, args, output: maps.append(output))
     with torch.no_grad():
-        explicit = model(images(file))
-    torch.testing.assert_close(explicit, torch.tensor(file["logits"]).double(), atol=1e-7, rtol=1e-7)
+        explicit = model(images(file).double())
+    close(file, "float64", explicit, file["logits"])
     expected = file["attention_image0"]
-    for layer, name in ((0, "head_mean_class_row_layer0"), (-1, "head_mean_class_row_last_layer")):
-        row = maps[layer][0].mean(dim=0)[0]
-        torch.testing.assert_close(row, torch.tensor(expected[name]).double(), atol=1e-7, rtol=1e-7)
+    for layer, entry in ((0, "head_mean_class_row_layer0"), (-1, "head_mean_class_row_last_layer")):
+        close(file, "float64", maps[layer][0].mean(dim=0)[0], expected[entry])
     attention = torch.stack(maps, dim=1)  # (B, layer, H, N, N)
     entropy = -(attention * attention.log()).sum(-1).mean(dim=(0, 3))
     expected = torch.tensor(file["attention_both_images"]["mean_entropy_nats_layer_head"]).double()
-    torch.testing.assert_close(entropy, expected, atol=6e-7, rtol=0)
+    torch.testing.assert_close(entropy, expected, atol=6e-7, rtol=0)  # seven digits
 
 
-def test_six_steps_of_adam_give_the_losses_of_the_release():
-    file = golden("diagnosis__vit_main_p8_d64_c10")
-    model = build("vit_main_p8_d64_c10", pos_drop_rate=0.0, proj_drop_rate=0.0).train()
-    x, labels = randn((16, 3, 32, 32), 11), torch.tensor(file["train_six_steps"]["labels"])
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-4)
+@every("diagnosis__", "train_six_steps")
+def test_the_steps_of_adam_give_the_losses_of_the_release(name):
+    file = golden(name)
+    expected = file["train_six_steps"]
+    model = build(file, pos_drop_rate=0.0, proj_drop_rate=0.0).train()
+    x, labels = draws(expected["X"])[0].tensor(dtype=torch.float64), torch.tensor(expected["labels"])
+    optimizer = torch.optim.Adam(model.parameters(), lr=numbers_in(r"lr=#", expected["what"])[0])
     losses = []
-    for _ in range(6):
+    for _ in expected["losses"]:
         loss = F.cross_entropy(model(x), labels)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    assert losses == pytest.approx(file["train_six_steps"]["losses"], abs=1e-7)
+    assert losses == pytest.approx(expected["losses"], abs=tolerance(file, "float64")["atol"])
 
 
-def test_resnet18_in_train_mode_equals_the_release():
-    file = golden("diagnosis__resnet18_c10")
-    model = build("resnet18_c10").train()
-    x = randn((16, 3, 32, 32), 11)
-    labels = torch.randint(0, 10, (16,), generator=torch.Generator().manual_seed(12))
+@every("diagnosis__", "train_mode")
+def test_resnet18_in_train_mode_equals_the_release(name):
+    file = golden(name)
+    expected = file["train_mode"]
+    model = build(file).train()
+    x = draws(expected["what"])[0].tensor(dtype=torch.float64)
+    count, seed = numbers_in(r"randint\(0,nc,\(#,\)\) seed #", expected["what"])
+    generator = torch.Generator().manual_seed(int(seed))
+    labels = torch.randint(0, file["config"]["num_classes"], (int(count),), generator=generator)
     loss = F.cross_entropy(model(x), labels)
-    assert loss.item() == pytest.approx(file["train_mode"]["loss"], rel=1e-7)
+    close(file, "float64", loss, expected["loss"])
     gradients = authors_gradients(model, loss)
-    norms = {key: gradients[key].norm().item() for key in file["train_mode"]["grad_l2"]}
-    assert norms == pytest.approx(file["train_mode"]["grad_l2"], rel=6e-7)
+    norms = {key: gradients[key].norm().item() for key in expected["grad_l2"]}
+    assert norms == pytest.approx(expected["grad_l2"], rel=6e-7)
 
 
-def test_resnet18_convolutions_give_the_feature_maps_of_the_release():
-    file, model = built("resnet18_c10")
+@every("diagnosis__", "feature_maps_image0")
+def test_resnet18_convolutions_give_the_feature_maps_of_the_release(name):
+    file, model = built(name)
     maps, handles = {}, []
-    for name, module in model.named_modules():
-        if isinstance(module, torch.nn.Conv2d) and "shortcut" not in name:
-            handles.append(module.register_forward_hook(lambda m, args, out, name=name: maps.update({name: out[0]})))
+    for layer, module in model.named_modules():
+        if isinstance(module, torch.nn.Conv2d) and "shortcut" not in layer:
+            handles.append(module.register_forward_hook(lambda m, args, out, layer=layer: maps.update({layer: out[0]})))
     with torch.no_grad():
-        model(images(file))
+        model(images(file).double())
     for handle in handles:
         handle.remove()
     expected = file["feature_maps_image0"]["layers"]

@@ -1,76 +1,63 @@
 """T2T-ViT against the authors' release: state dict, outputs, gradients; and what ours does beyond it."""
 
+import math
+import re
+
 import pytest
 import timm
 import torch
 import torch.nn.functional as F
-from rule import golden, normal
+from rule import assert_stored, every, files, golden, images, normal, overridden
 
 import vitling
 from vitling.errors import UserError
-from vitling.models.t2t import VARIANTS, T2TViT, TokenPerformer, sinusoid_table
+from vitling.models.t2t import VARIANTS, T2TViT, T2TViTDense, TokenPerformer, sinusoid_table
 
-NAMED = {
-    "t2t__t2t_vit_7": "t2t_vit_7",
-    "t2t__t2t_vit_14": "t2t_vit_14",
-    "t2t__t2t_vit_14_resnext": "t2t_vit_14_resnext",
-    "t2t__t2t_vit_t_14": "t2t_vit_t_14",
-    "t2t__t2t_vit_dense": "t2t_vit_dense",
-    "vit__vit_small_patch16_224": "vit_s16",
+ARGUMENTS = (
+    "in_chans", "num_classes", "embed_dim", "depth", "num_heads", "mlp_ratio", "qkv_bias", "tokens_type", "token_dim",
+    "growth_rate", "block_config", "patch_size",
+)  # fmt: skip
+# The release's classes, as a class here and its switches; a file of a ViT names none.
+CLASSES = {
+    "T2T_ViT": (T2TViT, dict()),
+    "T2T_ViT_SE": (T2TViT, dict(se=True)),
+    "T2T_ViT_Ghost": (T2TViT, dict(ghost=True)),
+    "T2T_ViT_Dense": (T2TViTDense, dict()),
+    "vit": (T2TViT, dict(tokens_type="patch", pos_embed="learn")),
 }
-SMALL = {
-    "t2t__small_performer": dict(),
-    "t2t__small_transformer": dict(),
-    "t2t__small_se": dict(se=True),
-    "t2t__small_ghost": dict(ghost=True),
-}
-SIZES = ("num_classes", "embed_dim", "depth", "num_heads", "mlp_ratio", "qkv_bias", "tokens_type", "token_dim")
-STORED = 1e-5  # the files keep six significant digits
 
 
-def create(name: str) -> torch.nn.Module:
-    if name in NAMED:
-        return timm.create_model(NAMED[name])
-    file = golden(name)
-    return T2TViT(img_size=file["img_size"], **{k: file["config"][k] for k in SIZES}, **SMALL[name])
+VITS = {"vit_small_patch16_224": "vit_s16"}  # timm has another one of that name
 
 
-def fill(file: dict, made: dict) -> dict[str, torch.Tensor]:
-    """The authors' state dict that the file's rule gives."""
-    rule, state = file["fill"], {}
-    for key, shape in file["state_dict"]:
-        if key in rule["left_as_made"]:
-            state[key] = made[key].clone()
-        elif len(shape) >= 2:
-            scales = [scale for suffix, scale in rule["suffix_overrides"] if key.endswith(suffix)]
-            state[key] = (scales or [rule["default_scale"]])[-1] * normal(key, shape)
-        else:
-            state[key] = (1 if key.endswith("weight") else 0) + 0.05 * normal(key, shape)
-    return state
+def create(file: dict) -> torch.nn.Module:
+    """By the variant's name where it has one, else by its sizes."""
+    name = file["variant"] if file["family"] == "t2t" else VITS.get(file["variant"], "")
+    if timm.is_model(name):
+        return timm.create_model(name, img_size=file["img_size"])
+    config = file["config"]
+    kind = "vit" if file["family"] == "vit" else config.get("cls") or f"T2T_ViT_{config['kind']}"
+    model_class, switches = CLASSES[kind]
+    return model_class(img_size=file["img_size"], **{k: v for k, v in config.items() if k in ARGUMENTS}, **switches)
 
 
-def images(file: dict) -> torch.Tensor:
-    size = (file["batch"], 3, file["img_size"], file["img_size"])
-    return torch.randn(size, generator=torch.Generator().manual_seed(0))
+def filled(file: dict) -> torch.nn.Module:
+    model = create(file).eval()
+    vitling.load_weights(model, overridden(file, model.state_dict()))
+    return model
 
 
-def close(ours, theirs, noise: float) -> None:
-    """Equal to the stored digits and five times the noise that the file measured between float32 and float64."""
-    theirs = torch.as_tensor(theirs, dtype=torch.float64)
-    torch.testing.assert_close(torch.as_tensor(ours).double(), theirs, rtol=STORED, atol=5 * noise)
-
-
-@pytest.mark.parametrize("name", [*SMALL, *NAMED])
+@pytest.mark.parametrize("name", [*files("t2t__", "state_dict"), *files("vit__", "state_dict")])
 def test_the_network_is_the_release(name):
     file = golden(name)
-    model = create(name).eval()
-    parameters = dict(model.named_parameters())
-    assert {key: list(value.shape) for key, value in model.state_dict().items()} == dict(file["state_dict"])
-    assert sum(p.numel() for p in parameters.values()) == file["param_count"]
-    assert sum(p.numel() for p in parameters.values() if p.requires_grad) == file["param_count_trainable"]
-    assert {key for key, p in parameters.items() if not p.requires_grad} == set(file["not_trainable"])
+    model = filled(file)
+    parameters, state = dict(model.named_parameters()), model.state_dict()
+    assert {key: list(value.shape) for key, value in state.items()} == dict(file["state_dict"])
+    # What the release never trains is a parameter there, a buffer here.
+    assert sum(value.numel() for value in state.values()) == file["param_count"]
+    assert sum(p.numel() for p in parameters.values()) == file["param_count_trainable"]
+    assert state.keys() - parameters.keys() == set(file["not_trainable"])
 
-    vitling.load_weights(model, fill(file, model.state_dict()))
     outputs = {}
     for part in file["eval"]["intermediate"]:
         model.get_submodule(part).register_forward_hook(lambda _, __, y, part=part: outputs.update({part: y.detach()}))
@@ -78,44 +65,46 @@ def test_the_network_is_the_release(name):
         logits = model(images(file))
 
     theirs, noise = file["eval"], file["eval"]["fp32_vs_fp64_max_abs"]
-    close(logits.detach(), theirs["logits"], noise)
+    assert_stored(logits, theirs["logits"], noise)
     assert logits.argmax(dim=1).tolist() == theirs["argmax"]
     for part, expected in theirs["intermediate"].items():
         y = outputs[part].double()
         assert list(y.shape) == expected["shape"]
-        # Before the last norm, numbers are larger than logits and so is their noise.
-        spread = max(1.0, expected["std"])
-        close(y.flatten()[:8], expected["first8"], noise * spread)
-        close(
-            torch.stack([y.mean(), y.std(), y.min(), y.max(), y.norm()]),
-            [expected[k] for k in ("mean", "std", "min", "max", "l2")],
-            noise * spread,
-        )
+        spread = expected["std"]
+        assert_stored(y.flatten()[:8], expected["first8"], noise, spread)
+        statistics = torch.stack([y.mean(), y.std(), y.min(), y.max(), y.norm()])
+        assert_stored(statistics, [expected[k] for k in ("mean", "std", "min", "max", "l2")], noise, spread)
 
     if "gradients" in file:
         expected = file["gradients"]
         loss = F.cross_entropy(logits, torch.tensor(expected["labels"]))
         loss.backward()
-        close(loss.detach(), expected["loss"], noise)
+        assert_stored(loss, expected["loss"], noise)
         for key, norm in expected["grad_l2"].items():
             if norm is None:
-                assert parameters[key].grad is None, key
+                assert key not in parameters, key
             else:
-                close(parameters[key].grad.norm(), norm, 0.0)
+                assert_stored(parameters[key].grad.norm(), norm, 0.0)
 
 
-def test_explicit_attention_gives_the_fused_numbers_and_shows_its_weights():
-    file = golden("t2t__small_transformer")
-    model = create("t2t__small_transformer").eval()
-    vitling.load_weights(model, fill(file, model.state_dict()))
+@pytest.mark.parametrize(
+    "name", [name for name in files("t2t__", "gradients") if golden(name)["config"]["tokens_type"] == "transformer"]
+)
+def test_explicit_attention_gives_the_fused_numbers_and_shows_its_weights(name):
+    file = golden(name)
+    model = filled(file)
     seen = []
     for module in model.modules():
         if hasattr(module, "fused_attn"):
             module.fused_attn = False
             module.attn_drop.register_forward_hook(lambda _, __, weights: seen.append(weights.detach()))
     with torch.no_grad():
-        close(model(images(file)), file["eval"]["logits"], file["eval"]["fp32_vs_fp64_max_abs"])
-    assert [tuple(w.shape) for w in seen] == [(2, 1, 256, 256), (2, 1, 64, 64)] + 3 * [(2, 4, 17, 17)]
+        assert_stored(model(images(file)), file["eval"]["logits"], file["eval"]["fp32_vs_fp64_max_abs"])
+    batch, config = file["batch"], file["config"]
+    early = [(batch, 1, math.prod(grid), math.prod(grid)) for grid in model.front_end.grids[:2]]
+    tokens = 1 + math.prod(model.grid_size)
+    later = config["depth"] * [(batch, config["num_heads"], tokens, tokens)]
+    assert [tuple(weights.shape) for weights in seen] == early + later
     for weights in seen:
         torch.testing.assert_close(weights.sum(dim=-1), torch.ones(weights.shape[:-1]))
 
@@ -124,33 +113,48 @@ def pick(table: torch.Tensor, expected: dict) -> torch.Tensor:
     return table[0][expected["positions"]][:, expected["dims"]]
 
 
-def test_the_sinusoid_is_the_release_s():
-    file = golden("posembed__197x384")
+@every("posembed__", "sinusoid")
+def test_the_sinusoid_is_the_release_s(name):
+    file = golden(name)
     table = sinusoid_table(file["n_position"], file["d_hid"])
     # Eight digits are stored here.
     torch.testing.assert_close(
         pick(table, file["sinusoid"]), torch.tensor(file["sinusoid"]["values"]), rtol=1e-7, atol=0.0
     )
-    close(table.double().sum(), file["sinusoid"]["sum"], 0.0)
-    close(table.double().norm(), file["sinusoid"]["l2"], 0.0)
+    assert_stored(table.double().sum(), file["sinusoid"]["sum"], 0.0)
+    assert_stored(table.double().norm(), file["sinusoid"]["l2"], 0.0)
 
 
-@pytest.mark.parametrize(("img_size", "source"), [(384, "of_sinusoid"), (384, "rule"), (128, "rule")])
-def test_a_loaded_position_table_is_resized_as_the_release_does(img_size, source):
-    file = golden("posembed__197x384")
-    if img_size == 128:
-        expected = file["resize_to_8x8 of rule-filled"]
-    else:
-        key = "of_sinusoid" if source == "of_sinusoid" else "of_rule_filled (key pos_embed, scale 0.05)"
-        expected = file["resize_to_24x24"][key]
-    small, large = (T2TViT(img_size=size, depth=1) for size in (224, img_size))
+TABLE_SCALE = 0.05  # of a table that the files call rule-filled
+
+
+def resized_tables():
+    """(file, grid, whether the table was filled by the rule, what the release makes of it): the keys of the files say which."""
+    for name in files("posembed__"):
+        for key, entry in golden(name).items():
+            if match := re.match(r"resize_to_(\d+)x(\d+)( of rule-filled)?", key):
+                grid, filled = (int(match[1]), int(match[2])), bool(match[3])
+                tables = (
+                    {"of_rule_filled": entry} if filled else {k: v for k, v in entry.items() if k.startswith("of_")}
+                )
+                for what, expected in tables.items():
+                    by_rule = what.startswith("of_rule")
+                    yield pytest.param(name, grid, by_rule, expected, id=f"{name}-{grid}-{what.split()[0]}")
+
+
+@pytest.mark.parametrize(("name", "grid", "filled_by_rule", "expected"), resized_tables())
+def test_a_loaded_position_table_is_resized_as_the_release_does(name, grid, filled_by_rule, expected):
+    file = golden(name)
+    side = math.isqrt(file["n_position"] - 1)
+    sizes = dict(tokens_type="patch", patch_size=16, depth=1, num_heads=1, mlp_ratio=1, embed_dim=file["d_hid"])
+    small, large = (T2TViT(img_size=tuple(16 * n for n in grid), **sizes) for grid in ((side, side), grid))
     state = small.state_dict()
-    if source == "rule":
-        state["pos_embed"] = 0.05 * normal("pos_embed", (1, 197, 384))
+    if filled_by_rule:
+        state["pos_embed"] = TABLE_SCALE * normal("pos_embed", state["pos_embed"].shape)
     vitling.load_weights(large, state)
     assert not large.pos_embed.requires_grad
-    close(pick(large.pos_embed, expected), expected["values"], 1e-7)
-    close(large.pos_embed.double().norm(), expected["l2"], 0.0)
+    assert_stored(pick(large.pos_embed, expected), expected["values"], 2e-8)
+    assert_stored(large.pos_embed.double().norm(), expected["l2"], 0.0)
 
 
 def test_a_new_input_size_makes_a_fresh_sinusoid_and_resizes_any_other_table():
@@ -193,9 +197,11 @@ PAPER_MILLIONS = {"t2t_vit_c_14": 21.3, "vit_s16_se": 49.2, "vit_s16_resnext": 4
 def test_parameter_counts_are_the_published_ones(name):
     with torch.device("meta"):
         model = T2TViT(**VARIANTS[name])
-    total = sum(p.numel() for p in model.parameters())
+    total = sum(
+        value.numel() for value in model.state_dict().values()
+    )  # with what the release has as frozen parameters
     if name in PUBLISHED:
-        assert (total, sum(p.numel() for p in model.parameters() if p.requires_grad)) == PUBLISHED[name]
+        assert (total, sum(p.numel() for p in model.parameters())) == PUBLISHED[name]
     elif name in PAPER_MILLIONS:
         assert round((total - model.pos_embed.numel()) / 1e6, 1) == PAPER_MILLIONS[name]
     else:
@@ -271,7 +277,7 @@ def test_the_performer_drops_as_released_whatever_drop_rate_says_and_can_be_told
     assert torch.equal(model(x), model(x))
 
 
-def test_random_features_are_orthogonal_frozen_and_saved():
+def test_random_features_are_orthogonal_fixed_and_saved():
     layer = timm.create_model("t2t_vit_14", depth=1).tokens_to_token.attention1
     torch.testing.assert_close(layer.w @ layer.w.T, 32 * torch.eye(32), rtol=1e-4, atol=1e-4)
     assert not layer.w.requires_grad

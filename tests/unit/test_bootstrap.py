@@ -1,11 +1,15 @@
 """Bootstrapping and distillation: what they compute, what they leave alone, what they refuse."""
 
 import copy
+import json
 
+import numpy as np
 import pytest
 import timm
 import torch
 import torch.nn.functional as F
+from recorder import Recorder
+from sklearn.datasets import load_digits
 
 import vitling
 from vitling.errors import UserError
@@ -14,7 +18,7 @@ from vitling.methods.bootstrap import align_gradients, borrowed_rows, feature_lo
 from vitling.methods.distillation import Teacher
 from vitling.models.agent import Agent
 from vitling.optim import create_optimizer
-from vitling.recipes import Optim, load_recipe, named_recipes
+from vitling.recipes import Optim, load_recipe, named_recipes, override, replace
 from vitling.runs.opening import open_model
 
 torch.manual_seed(0)
@@ -468,6 +472,104 @@ def test_a_teacher_that_cannot_teach_is_refused_in_one_line(teacher_run, method_
         create_method("distillation", student_of(teacher_run), **given)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_a_teacher_that_learned_the_same_classes_in_another_order_answers_in_the_datas(teacher_run):
+    names = teacher_run.class_names
+    shuffled = [names[i] for i in (3, 1, 4, 0, 5, 9, 2, 6, 8, 7)]
+    given = dict(num_classes=10, teacher=str(teacher_run.path))
+    plain, permuted, unnamed = (
+        create_method("distillation", student_of(teacher_run), class_names=chosen, **given).eval()
+        for chosen in (names, shuffled, None)
+    )
+    images = torch.randn(6, 1, 8, 8)
+    answers = teacher_run.load_model()(images)
+    torch.testing.assert_close(plain.teacher(images), answers)
+    torch.testing.assert_close(unnamed.teacher(images), answers)
+    torch.testing.assert_close(permuted.teacher(images), answers[:, [3, 1, 4, 0, 5, 9, 2, 6, 8, 7]])
+    assert not [key for key in permuted.state_dict() if "teacher" in key]
+
+
+@pytest.mark.parametrize(
+    ("names", "says"),
+    [
+        ([*"012345678", "ten"], "it knows 9, the data has ten"),
+        (
+            [f"class {i}" for i in range(10)],
+            "it knows 0, 1, 2 and 7 more, the data has class 0, class 1, class 2 and 7 more",
+        ),
+        ([*"0123456788"], "it knows 9, the data has 0, 1, 2 and 7 more"),
+    ],
+    ids=["one other", "all others", "one twice"],
+)
+def test_a_teacher_of_other_classes_is_refused_by_their_names(teacher_run, names, says):
+    given = dict(num_classes=10, teacher=str(teacher_run.path), class_names=names)
+    with pytest.raises(UserError) as error:
+        create_method("distillation", student_of(teacher_run), **given)
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def write_digits(path, order):
+    """Some of scikit-learn's digits, their classes called by other numbers than their own."""
+    data = load_digits()
+    labels = np.argsort(order)[data.target[:400]]
+    images = (data.images[:400, :, :, None] * 15).astype(np.uint8)
+    names = [f"digit {i}" for i in order]
+    np.savez(
+        path,
+        train_images=images,
+        train_labels=labels,
+        test_images=images[:50],
+        test_labels=labels[:50],
+        class_names=names,
+    )
+    return str(path)
+
+
+def test_training_compares_the_classes_of_the_teacher_with_those_of_the_data(tmp_path):
+    """One dataset numbers its classes in another order than that of the teacher, a third has other classes."""
+    numbers, reversed_numbers = list(range(10)), list(range(9, -1, -1))
+    recipe = vitling.Recipe(model="resnet9_test", epochs=1, batch_size=100, optim=Optim(warmup_epochs=0))
+    teacher = vitling.train(replace(recipe, data=write_digits(tmp_path / "a.npz", numbers)), tmp_path / "teacher")
+    student = replace(recipe, method="distillation", method_args=dict(teacher=str(teacher.path)))
+    reordered = replace(student, data=write_digits(tmp_path / "b.npz", reversed_numbers))
+    assert vitling.train(reordered, tmp_path / "student").finished
+    with pytest.raises(UserError, match="has learned other classes"):
+        vitling.train(replace(student, data="digits"), tmp_path / "refused")
+    with pytest.raises(UserError, match="class_names is not a setting"):
+        vitling.train(override(reordered, ["method_args.class_names=a,b"]), tmp_path / "refused")
+    assert not (tmp_path / "refused").exists()
+
+
+def test_a_teacher_without_names_is_believed_and_said_so(teacher_run, tmp_path):
+    weights = teacher_run.path / "best" / "model.safetensors"
+    config = json.loads((teacher_run.path / "best" / "config.json").read_text())
+    for key in ("label_names", "vitling"):
+        config.pop(key, None)
+    (tmp_path / "bare").mkdir()
+    (tmp_path / "bare" / "model.safetensors").write_bytes(weights.read_bytes())
+    (tmp_path / "bare" / "config.json").write_text(json.dumps(config))
+    recorder = Recorder()
+    recipe = vitling.Recipe(
+        model="resnet9_test", data="digits", fraction=0.2, epochs=1, batch_size=64, optim=Optim(warmup_epochs=0),
+        method="distillation", method_args=dict(teacher=str(tmp_path / "bare")),
+    )  # fmt: skip
+    vitling.train(recipe, tmp_path / "run", callback=recorder)
+    assert any("does not name its classes" in line for line in recorder.messages)
+
+
+@pytest.mark.parametrize("method", ["supervised", "bootstrap", "distillation", "token_bootstrap"])
+def test_only_token_labeling_takes_a_model_that_mixes_tokens_in_training(teacher_run, method):
+    model = timm.create_model("lvvit_test", num_classes=10, img_size=8, patch_size=2, in_chans=1, mix_token=True)
+    given = dict(teacher=str(teacher_run.path)) if method == "distillation" else {}
+    with pytest.raises(UserError, match=r"model_args\.mix_token=true .* only method=token_labeling") as error:
+        create_method(method, model, num_classes=10, **given)
+    assert "\n" not in str(error.value)
+    batch = {"image": torch.randn(4, 1, 8, 8), "label": torch.arange(4)}
+    assert create_method("token_labeling", model, num_classes=10).train()(batch, 0.0)["loss"].isfinite()
+    with pytest.raises(UserError, match="contradict each other"):
+        create_method("token_labeling", model, num_classes=10, mix_token=False)
 
 
 def test_a_teacher_for_other_channels_is_refused(teacher_run):

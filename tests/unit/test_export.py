@@ -199,6 +199,29 @@ def test_names_in_the_card_are_text_whatever_they_are_made_of(tmp_path):
     assert "````\nvitling predict 'a ``` '\"'\"' b' IMAGE...\n````" in card  # as a shell and Markdown read it
 
 
+@pytest.mark.parametrize("to", ["timm", "hf"])
+def test_the_card_begins_with_what_to_install_and_to_import(run, to, tmp_path):
+    card = (export(run, to, tmp_path / "model").path / "README.md").read_text()
+    title, _, body = card[card.index("# vit_tiny") :].partition("\n\n")
+    assert title == "# vit_tiny_patch16_224 on secret"
+    lines = [line for line in body.splitlines() if line and not line.startswith("```")]
+    assert lines[:2] == ["pip install vitling", "import vitling"]
+    assert lines[4] == 'model = timm.create_model("local-dir:model", pretrained=True).eval()'
+
+
+def test_the_number_of_classes_stands_once_where_networks_are_built_from(tmp_path):
+    """transformers builds a network with `num_classes` and with `model_args`; runs of 0.1 have it in both."""
+    run = make_run(tmp_path)
+    file = run.path / "best" / "config.json"
+    old = json.loads(file.read_text())
+    assert "num_classes" not in old["model_args"]
+    old["model_args"]["num_classes"] = 2
+    file.write_text(json.dumps(old))
+    config = json.loads((export(run, "timm").path / "config.json").read_text())
+    assert config["num_classes"] == len(config["label_names"]) == 2
+    assert "num_classes" not in config["model_args"]
+
+
 def test_an_unfinished_run_is_exported_with_a_note_once_it_has_weights(tmp_path):
     run = make_run(tmp_path, status="interrupted")
     exported = export(run, "timm")

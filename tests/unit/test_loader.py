@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from rule import golden
+from rule import files, golden
 
 from vitling.data import ArrayImages, BadImage, FileImages
 from vitling.data.augment.augment import Augment
@@ -138,13 +138,16 @@ def test_the_sampler_shows_rare_classes_as_often_as_common_ones():
     assert 440 < labels[order].sum() < 560
 
 
-@pytest.mark.parametrize("case", golden("dhvt__recipe")["repeated_augmentation"])
+@pytest.mark.parametrize(
+    "case",
+    [case for name in files("dhvt__", "repeated_augmentation") for case in golden(name)["repeated_augmentation"]],
+)
 def test_repeated_augmentation_shows_what_the_release_shows(case):
     labels = torch.zeros(case["dataset_len"], dtype=torch.long)
     order = epoch_order(labels, generator=torch.Generator().manual_seed(case["epoch"]), repeats=3)
     for rank in case["ranks"]:
         mine = order[rank["rank"] :: case["world"]]
-        assert mine[:24].tolist() == rank["first24"]
+        assert mine[: len(rank["first24"])].tolist() == rank["first24"]
         assert (len(mine), len(mine.unique()), mine.sum()) == (rank["length"], rank["distinct"], rank["sum"])
 
 

@@ -3,7 +3,7 @@ import contextlib
 import pytest
 import timm
 import torch
-from rule import golden
+from rule import files, golden, numbers_in
 from timm.optim import list_optimizers
 from torch import nn
 
@@ -14,8 +14,11 @@ from vitling.optim.muon import QUINTIC, Muon, orthogonalise
 from vitling.recipes import Optim, Recipe
 from vitling.training.setup import freeze
 
-SCHEDULES = golden("schedule__imagenet")
-DHVT = golden("dhvt__recipe")["schedules"]
+IMAGENET = [case for name in files("schedule__", "cases") for case in golden(name)["cases"]]
+TRANSFERS = [golden(name)["transfer"] for name in files("schedule__", "transfer")]
+DHVT = {key: case for name in files("dhvt__", "schedules") for key, case in golden(name)["schedules"].items()}
+# The release runs this many epochs at the lowest rate behind its `total_epochs` less them.
+COOLDOWN_EPOCHS = 10
 
 
 def small_vit(**kwargs):
@@ -35,13 +38,15 @@ def rates(recipe, epochs, lr=None):
     return found
 
 
-@pytest.mark.parametrize("case", SCHEDULES["cases"], ids=lambda case: case["name"])
+@pytest.mark.parametrize("case", IMAGENET, ids=lambda case: case["name"])
 def test_the_imagenet_schedules_of_t2t_and_lvvit_are_met(case):
     optim = Optim(
         lr=case["base_lr"], warmup_epochs=case["warmup_epochs"], warmup_lr=case["warmup_lr"], min_lr=case["min_lr"],
-        cooldown_epochs=10, schedule_per="epoch",
+        cooldown_epochs=COOLDOWN_EPOCHS, schedule_per="epoch",
     )  # fmt: skip
-    assert rates(Recipe(epochs=310, optim=optim), case["epochs"]) == pytest.approx(case["lr"], rel=1e-7)
+    assert rates(Recipe(epochs=case["total_epochs"], optim=optim), case["epochs"]) == pytest.approx(
+        case["lr"], rel=1e-7
+    )
 
 
 @pytest.mark.parametrize("case", DHVT.values(), ids=DHVT)
@@ -64,13 +69,16 @@ def test_the_same_tensors_decay_as_in_dhvts_release(case):
     assert found == {g["weight_decay"]: (g["n_tensors"], g["n_values"]) for g in case["param_groups"]}
 
 
-def test_the_transfer_schedule_of_t2t_keeps_its_floor_for_every_group():
-    case = SCHEDULES["transfer"]
-    optim = Optim(
-        name="sgd", lr=0.05, warmup_epochs=0, min_lr=2e-4, schedule_per="epoch", lr_factors={"blocks.*": 0.01}
+@pytest.mark.parametrize("case", TRANSFERS, ids=lambda case: case["name"])
+def test_the_transfer_schedule_of_t2t_keeps_its_floor_for_every_group(case):
+    lr, ratio, floor, epochs = numbers_in(
+        r"lr #, backbone ratio #, eta_min # for every group, T_max # epochs", case["name"]
     )
-    recipe = Recipe(epochs=60, optim=optim)
-    optimizer = create_optimizer(parameter_groups(small_vit(), optim, 0.05), optim, 0.05)
+    optim = Optim(
+        name="sgd", lr=lr, warmup_epochs=0, min_lr=floor, schedule_per="epoch", lr_factors={"blocks.*": ratio}
+    )
+    recipe = Recipe(epochs=int(epochs), optim=optim)
+    optimizer = create_optimizer(parameter_groups(small_vit(), optim, lr), optim, lr)
     schedule = Schedule(optimizer, recipe, steps_per_epoch=10)
     for epoch, backbone, head in zip(case["epochs"], case["lr_backbone"], case["lr_head"], strict=True):
         schedule.set(epoch * 10)
@@ -181,6 +189,27 @@ def test_frozen_parameters_are_left_out_and_freezing_all_is_refused():
         freeze(small_vit(), ("*",))
 
 
+@pytest.mark.parametrize(
+    ("name", "heads"),
+    [("lvvit_test", ["head", "aux_head"]), ("deit_tiny_distilled_patch16_224", ["head", "head_dist"])],
+)
+def test_freezing_the_backbone_leaves_every_classifier_of_a_model(name, heads):
+    sizes = dict(embed_dim=24, depth=1, num_heads=2, patch_size=4) if name.startswith("deit") else {}
+    model = timm.create_model(name, img_size=16, num_classes=5, **sizes)
+    freeze(model, ("backbone",))
+    kept = [f"{head}.{part}" for head in heads for part in ("weight", "bias")]
+    assert [key for key, parameter in model.named_parameters() if parameter.requires_grad] == kept
+    logits = model.train()(torch.randn(2, 3, 16, 16))
+    logits.logsumexp(1).sum().backward()
+    assert all(model.get_parameter(key).grad.any() for key in kept)
+
+
+def test_a_fixed_table_may_be_named_among_what_is_frozen_and_running_statistics_may_not():
+    freeze(timm.create_model("t2t_vit_test"), ("norm.*", "pos_embed"))
+    with pytest.raises(UserError, match="no parameter is called"):
+        freeze(timm.create_model("lvvit_test"), ("patch_embed.bn1.running_mean",))
+
+
 def test_sam_climbs_by_rho_along_the_gradient_and_comes_back():
     weight = nn.Parameter(torch.tensor([3.0, 4.0]))
     weight.grad = torch.tensor([3.0, 4.0])
@@ -191,9 +220,11 @@ def test_sam_climbs_by_rho_along_the_gradient_and_comes_back():
     assert torch.equal(weight, torch.tensor([3.0, 4.0]))
 
 
-def test_the_cosine_of_bootstrapping_is_met():
-    wanted = golden("bootstrapping__misc")["lr_cosine"]
-    recipe = Recipe(epochs=240, optim=Optim(lr=1e-3, warmup_epochs=0, min_lr=0.0, schedule_per="epoch"))
+@pytest.mark.parametrize("name", files("bootstrapping__", "lr_cosine"))
+def test_the_cosine_of_bootstrapping_is_met(name):
+    wanted = golden(name)["lr_cosine"]  # of the first epoch, some others and the last
+    epochs = 1 + max(map(int, wanted))
+    recipe = Recipe(epochs=epochs, optim=Optim(lr=wanted["0"], warmup_epochs=0, min_lr=0.0, schedule_per="epoch"))
     assert rates(recipe, map(int, wanted)) == pytest.approx(list(wanted.values()), rel=1e-6)
 
 

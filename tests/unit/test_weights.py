@@ -8,7 +8,7 @@ import pytest
 import safetensors.torch
 import timm
 import torch
-from rule import golden, normal
+from rule import files, golden, normal
 from torch import nn
 
 import vitling
@@ -115,16 +115,27 @@ def test_a_model_without_classifier_takes_the_rest_and_gives_it_back():
     assert_same(target, source.state_dict(), but=("head.weight", "head.bias"))
 
 
-def test_position_embeddings_resize_as_in_the_release():
-    expected = golden("posembed__197x384")["resize_to_24x24"]["of_rule_filled (key pos_embed, scale 0.05)"]
-    target = vit(img_size=384, patch_size=16, embed_dim=384, num_heads=6, num_classes=0)
-    state = target.state_dict() | {"pos_embed": 0.05 * normal("pos_embed", (1, 197, 384))}
+def rule_filled_tables():
+    """Each resized table of the files that was filled by their rule, and its grid, which is in the name of its entry."""
+    for name in files("posembed__"):
+        for key, entry in golden(name).items():
+            if match := re.match(r"resize_to_(\d+)x(\d+)", key):
+                tables = [entry] if "rule-filled" in key else [entry[k] for k in entry if k.startswith("of_rule")]
+                for table in tables:
+                    yield pytest.param(golden(name), (int(match[1]), int(match[2])), table, id=f"{name}-{match[0]}")
+
+
+@pytest.mark.parametrize(("file", "grid", "expected"), rule_filled_tables())
+def test_position_embeddings_resize_as_in_the_release(file, grid, expected):
+    rows, dim = file["n_position"], file["d_hid"]
+    target = vit(img_size=tuple(16 * side for side in grid), patch_size=16, embed_dim=dim, num_heads=1, num_classes=0)
+    state = target.state_dict() | {"pos_embed": 0.05 * normal("pos_embed", (1, rows, dim))}
     report = load_weights(target, state)
     got = target.pos_embed.detach()[0]
     values = got[expected["positions"]][:, expected["dims"]]
     torch.testing.assert_close(values, torch.tensor(expected["values"]), rtol=1e-4, atol=1e-6)
     assert got.norm().item() == pytest.approx(expected["l2"], rel=1e-5)
-    assert report.adapted == {"pos_embed": "1x197x384 -> 1x577x384"}
+    assert report.adapted == {"pos_embed": f"1x{rows}x{dim} -> 1x{1 + grid[0] * grid[1]}x{dim}"}
 
 
 @pytest.mark.parametrize("img_size", [(16, 24), (8, 32), 12])
@@ -359,3 +370,12 @@ def test_equal_weights_are_equal_files_whatever_the_order_of_their_metadata(tmp_
         assert file.metadata() == {"format": "pt", **metadata}
         assert torch.equal(file.get_tensor("weight"), model.weight)
     assert int.from_bytes(contents.pop()[:8], "little") % 8 == 0  # so that tensors lie where loaders want them
+
+
+def test_a_distilled_deit_of_timm_is_filled_with_both_of_its_heads():
+    """timm returns its classifiers as a pair."""
+    sizes = dict(img_size=16, patch_size=8, embed_dim=24, depth=1, num_heads=2)
+    models = [timm.create_model("deit_tiny_distilled_patch16_224", num_classes=n, **sizes) for n in (5, 5, 3)]
+    assert len(vitling.load_weights(models[0], models[1].state_dict()).loaded) == len(models[0].state_dict())
+    report = vitling.load_weights(models[0], models[2].state_dict())
+    assert {key.rpartition(".")[0] for key in report.skipped} == {"head", "head_dist"}

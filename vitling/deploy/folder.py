@@ -31,6 +31,7 @@ class TimmFolder(Target):
         with _new_folder(export.out) as folder:
             saved = export.run.path / export.which
             config = {**json.loads((saved / "config.json").read_text()), "vitling": export.metadata.to_dict()}
+            config["model_args"].pop("num_classes", None)  # twice in runs of 0.1, which transformers refuses
             write_bytes(folder / "model.safetensors", (saved / "model.safetensors").read_bytes())
             write_text(folder / "config.json", json.dumps(config, indent=2, ensure_ascii=False) + "\n")
             write_text(folder / "README.md", self._card(export))

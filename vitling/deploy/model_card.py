@@ -35,6 +35,7 @@ def render_card(run: Run, which: str, metadata: ModelMetadata, calibration: Cali
     test = recorded_test(run, which)
     parts = [
         f"# {metadata.architecture} on {_plain(metadata.data)}",
+        _first_lines(metadata, place),
         _summary(run, metadata),
         "## Use",
         _use(metadata, place),
@@ -108,16 +109,25 @@ def unfinished(run: Run) -> str:
     return ", ".join(filter(None, [run.info.get("stopped") or f"its status is {run.info.get('status')}", epoch]))
 
 
+def _first_lines(metadata: ModelMetadata, place: str) -> str:
+    """What a reader needs before anything else; a model of ours is unknown to timm until vitling is imported."""
+    ours = metadata.architecture in our_models()
+    why = "  # after vitling, which adds this model to it" if ours else ""
+    model, name = (json.dumps(text, ensure_ascii=False) for text in (place.removeprefix("local-dir:"), place))
+    code = (
+        f'import vitling\nimport timm{why}\n\nprint(vitling.predict({model}, "IMAGE")[0].classes)\n'
+        f"model = timm.create_model({name}, pretrained=True).eval()"
+    )
+    return f"{_fenced('pip install vitling')}\n\n{_fenced(code, 'python')}"
+
+
 def _use(metadata: ModelMetadata, place: str) -> str:
     seen = metadata.preprocessing
-    ours = metadata.architecture in our_models()
-    imports = (f"import vitling  # registers {metadata.architecture} with timm\n" if ours else "") + "import timm\n"
     model = place.removeprefix("local-dir:")
     command = f"vitling predict {shlex.quote(model)} IMAGE..."
-    code = f"{imports}\nmodel = timm.create_model({json.dumps(place, ensure_ascii=False)}, pretrained=True).eval()"
-    where = "" if model == place else "Run either beside this folder, or give its whole path. "
+    where = "" if model == place else "Run it, and the lines above, beside this folder, or give its whole path. "
     return (
-        f"{_fenced(command)}\n\n{_fenced(code, 'python')}\n\n"
+        f"{_fenced(command)}\n\n"
         f"{where}Input: {seen.channels} x {seen.size[0]} x {seen.size[1]} (channels, height, width). An image is {_fitting(seen)} "
         f"({seen.interpolation}, antialiased), scaled so that a pixel of {seen.max_value} becomes 1, then normalised with mean {_numbers(seen.mean)} and "
         f"standard deviation {_numbers(seen.std)}. Output: a logit per class, in the order of `label_names` in config.json."

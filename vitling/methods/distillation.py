@@ -5,7 +5,8 @@ distillation token (timm's deit_*_distilled_*) learns the teacher's answers with
 head. Deviates: the soft loss is the formula's batch mean; DeiT's code divides by the number of classes as well.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from vitling.errors import UserError, did_you_mean
 from vitling.methods.bootstrap import mutual_loss
 from vitling.methods.method import Batch
 from vitling.methods.mixing import MixingMethod
+from vitling.methods.preparation import Preparation
 from vitling.recipes import Recipe
 from vitling.runs.opening import OpenedModel, build_network, is_there, open_model, timm_preprocessing
 
@@ -29,10 +31,11 @@ NO_TEACHER = (
 class Teacher(nn.Module):
     """A trained network that gets the student's images in its own preprocessing.
 
-    It moves to other devices with the method but is not among its parameters: never trained, clipped or checkpointed.
+    It moves to other devices with the method but is not among its parameters: never trained, clipped or checkpointed. `order` says
+    which of its outputs each class of the data is, where it has learned them in another order.
     """
 
-    def __init__(self, opened: OpenedModel, student: nn.Module):
+    def __init__(self, opened: OpenedModel, student: nn.Module, order: Sequence[int] | None = None):
         super().__init__()
         self.network = (opened.module.requires_grad_(False),)
         own, given = opened.preprocessing, student.pretrained_cfg
@@ -42,6 +45,8 @@ class Teacher(nn.Module):
         self.size = own.size
         self.register_buffer("scale", given_std / std, persistent=False)
         self.register_buffer("shift", (given_mean - mean) / std, persistent=False)
+        in_order = order is None or list(order) == sorted(order)
+        self.register_buffer("order", None if in_order else torch.tensor(order), persistent=False)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "Teacher":
         # Private, but what .to(), .cuda() and .half() of a parent all come down to.
@@ -53,21 +58,24 @@ class Teacher(nn.Module):
         images = images * self.scale + self.shift
         if images.shape[-2:] != self.size:
             images = F.interpolate(images, self.size, mode="bilinear", antialias=True)
-        return self.network[0](images)
+        logits = self.network[0](images)
+        return logits if self.order is None else logits[:, self.order]
 
 
 class Distillation(MixingMethod):
     """Cross-entropy on the labels, and on the teacher's answer (`hard`) or its softened predictions (`soft`).
 
-    `teacher` is a run or whatever else `open_model` opens. The losses count `1 - teacher_weight` and
-    `teacher_weight`; DeiT takes a half with hard answers, a tenth with soft ones.
+    `teacher` is a run or whatever else `open_model` opens. Where it and the data (`class_names`) name their classes, they must be
+    the same ones, in any order. The losses count `1 - teacher_weight` and `teacher_weight`; DeiT takes a half with hard answers, a
+    tenth with soft ones.
     """
 
     def __init__(
         self,
         model: nn.Module,
         *,
-        teacher: str = "",
+        teacher: str | OpenedModel = "",
+        class_names: Sequence[str] | None = None,
         kind: str = "hard",
         teacher_weight: float = 0.5,
         temperature: float = 3.0,
@@ -81,7 +89,9 @@ class Distillation(MixingMethod):
         if temperature <= 0:
             raise UserError(f"method_args.temperature={temperature:g} must be more than 0; DeiT's is 3.")
         self.kind, self.teacher_weight, self.temperature = kind, teacher_weight, temperature
-        self.teacher = Teacher(open_teacher(teacher, model, self.num_classes), model)
+        opened = teacher if isinstance(teacher, OpenedModel) else open_teacher(teacher)
+        check_teacher(opened, model, self.num_classes)
+        self.teacher = Teacher(opened, model, answer_order(opened, class_names) if class_names else None)
         if hasattr(model, "set_distilled_training"):
             model.set_distilled_training(True)  # in train mode it then returns the logits of both heads
 
@@ -97,6 +107,18 @@ class Distillation(MixingMethod):
             from_teacher = mutual_loss(by_teacher, taught, self.temperature)
         loss = (1 - self.teacher_weight) * label + self.teacher_weight * from_teacher
         return {"loss": loss, "student_label": label, "student_from_teacher": from_teacher}
+
+    @classmethod
+    def prepare(cls, preparation: Preparation, *, teacher: str = "", **others: Any) -> dict:
+        """Open the teacher; what the data calls its classes goes with it."""
+        if "class_names" in others:
+            raise UserError("method_args.class_names is not a setting: classes are called what the data calls them.")
+        opened = open_teacher(teacher)
+        if opened.class_names is None:
+            preparation.callback.log(
+                f"teacher={teacher} does not name its classes: they are taken to be the data's, in the data's order"
+            )
+        return {"teacher": opened, "class_names": preparation.data.class_names, **others}
 
     @classmethod
     def companions(cls, recipe: Recipe, model: nn.Module) -> dict[str, nn.Module]:
@@ -116,21 +138,45 @@ class Distillation(MixingMethod):
         return "" if is_there(source) else f"it learns from {source}, which is not there; train that first."
 
 
-def open_teacher(source: str, student: nn.Module, num_classes: int) -> OpenedModel:
-    """Whatever `open_model` opens, checked to answer the student's question."""
+def open_teacher(source: str) -> OpenedModel:
+    """Whatever `open_model` opens."""
     if not source:
         raise UserError(NO_TEACHER)
     try:
         opened = open_model(source, device="cpu")  # it moves with the method
-        known = opened.module.num_classes
+        opened.module.num_classes  # noqa: B018  (an ONNX file has no module, and says so)
     except UserError as error:
         raise UserError(f"method_args.teacher={source}: {error}") from None
+    return replace(opened, name=source)
+
+
+def check_teacher(opened: OpenedModel, student: nn.Module, num_classes: int) -> None:
+    """Refuse one that cannot answer for as many classes, or see the images."""
+    known = opened.module.num_classes
     if known != num_classes:
         raise UserError(
-            f"teacher={source} knows {known} classes, the data has {num_classes}; "
+            f"teacher={opened.name} knows {known} classes, the data has {num_classes}; "
             "train a teacher on this data first, then give its run."
         )
     own, given = opened.preprocessing.channels, student.pretrained_cfg["input_size"][0]
     if own != given:
-        raise UserError(f"teacher={source} takes images of {own} channels, the data has {given}; set channels={own}.")
-    return opened
+        raise UserError(
+            f"teacher={opened.name} takes images of {own} channels, the data has {given}; set channels={own}."
+        )
+
+
+def answer_order(opened: OpenedModel, class_names: Sequence[str]) -> list[int]:
+    """Which of the teacher's outputs each class of the data is."""
+    order = opened.class_order(class_names)
+    if order is None:
+        known = opened.class_names or []
+        foreign, lacking = set(known) - set(class_names), set(class_names) - set(known)
+        raise UserError(
+            f"teacher={opened.name} has learned other classes: it knows {_some(sorted(foreign) or known)}, the data has "
+            f"{_some(sorted(lacking) or class_names)}; train a teacher on this data first, then give its run."
+        )
+    return order
+
+
+def _some(names: Sequence[str], show: int = 3) -> str:
+    return ", ".join(names[:show]) + (f" and {len(names) - show} more" if len(names) > show else "")

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from vitling.errors import UserError
 from vitling.methods.preparation import Preparation
 from vitling.optim import parameter_groups
 from vitling.recipes import Optim, Recipe
@@ -31,10 +32,16 @@ class Method(nn.Module, ABC):
     A method never sees devices, precision, processes or log files.
     """
 
+    mixes_tokens = False  # True: learns from tokens that were exchanged between images on their way through the model
     wants_geometry = False  # True: batch["geometry"] says where the pixels came from, see `augment.Geometry`
 
     def __init__(self, model: nn.Module, *, num_classes: int, class_weights: Tensor | None = None):
         super().__init__()
+        if getattr(model, "mix_token", False) and not self.mixes_tokens:
+            raise UserError(
+                "model_args.mix_token=true makes the model return dense logits and a box while it is trained, which only "
+                "method=token_labeling learns from; leave it out, or set that method."
+            )
         self.model = model
         self.num_classes = num_classes
         self.register_buffer("class_weights", class_weights, persistent=False)

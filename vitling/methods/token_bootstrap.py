@@ -21,6 +21,7 @@ from vitling.recipes import Optim, Recipe, replace
 class TokenBootstrap(TokenLabeling):
     """Token labels for the ViT, the data's labels for its agent, and mutual distillation between them."""
 
+    mixes_tokens = False
     remedies: ClassVar = {}  # token labeling alone is the simpler one
 
     def __init__(

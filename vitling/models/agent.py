@@ -86,9 +86,13 @@ class SharedConv(nn.Module):
         super().__init__()
         self.lender = (attn,)  # in a tuple, so that the ViT's tensors are not registered a second time
         self.window = TapWindow(attn.num_heads)
-        head_dim = attn.proj.in_features // attn.num_heads
-        shifts = torch.eye(attn.num_heads).repeat_interleave(head_dim, dim=0)[:, None]  # (H K, 1, H)
-        self.register_buffer("shifts", shifts, persistent=False)
+        self.register_buffer("shifts", torch.empty(attn.proj.in_features, 1, attn.num_heads), persistent=False)
+        self.init_non_persistent_buffers()
+
+    def init_non_persistent_buffers(self) -> None:
+        """One tap per head, (H K, 1, H), computed again where timm asks for it."""
+        width, _, num_heads = self.shifts.shape
+        self.shifts.copy_(torch.eye(num_heads).repeat_interleave(width // num_heads, dim=0)[:, None])
 
     def forward(self, x: Tensor) -> Tensor:
         (attn,) = self.lender
@@ -189,6 +193,14 @@ class ResStem(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.conv2(self.pool(F.gelu(self.norm(self.conv1(x)))))
+
+
+def stem_grid(img_size: int | tuple[int, int], patch_size: int, stem: str) -> tuple[int, int]:
+    """Rows and columns of the map behind the stem: patches that fit, or at half the stride, strides rounded up."""
+    height, width = to_2tuple(img_size)
+    if stem == "base":
+        return height // patch_size, width // patch_size
+    return math.ceil(2 * height / patch_size), math.ceil(2 * width / patch_size)
 
 
 class Agent(MapContract):
@@ -301,16 +313,13 @@ class Agent(MapContract):
     def set_input_size(self, img_size: int | tuple[int, int]) -> None:
         """Note the size of the images and check that they survive all down-sampling; no weight depends on it."""
         self.img_size = to_2tuple(img_size)
-        grid = [
-            size // self.stem_stride if isinstance(self.input_proj, nn.Conv2d) else math.ceil(size / self.stem_stride)
-            for size in self.img_size
-        ]
+        grid = stem_grid(img_size, self.patch_size, "base" if isinstance(self.input_proj, nn.Conv2d) else "res")
         if min(grid) < 2 ** len(self.down_sample):
             raise UserError(
                 f"img_size={self.img_size} is too small for a stem of stride {self.stem_stride} and "
                 f"{len(self.down_sample)} down-samplings; use larger images, a smaller patch_size or down_sample=()."
             )
-        self.grid_size = tuple(grid)
+        self.grid_size = grid
 
     def forward_blocks(
         self, x: Tensor, take: Collection[int] = (), stop: int | None = None
@@ -373,9 +382,18 @@ class Agent(MapContract):
         return theirs
 
     @classmethod
-    def default_cfg(cls, **variant: Any) -> dict:
-        first_conv = "input_proj.conv1" if variant.get("stem") == "res" else "input_proj"
-        return dict(first_conv=first_conv, classifier="linear")
+    def default_cfg(
+        cls,
+        *,
+        img_size: int | tuple[int, int] = 224,
+        patch_size: int = 16,
+        stem: str = "base",
+        down_sample: Sequence[int] = (),
+        **variant: Any,
+    ) -> dict:
+        first_conv = "input_proj.conv1" if stem == "res" else "input_proj"
+        pool_size = tuple(side >> len(down_sample) for side in stem_grid(img_size, patch_size, stem))
+        return dict(first_conv=first_conv, classifier="linear", pool_size=pool_size)
 
 
 def read_structure(vit: nn.Module, *, share: bool = False) -> dict:

@@ -78,7 +78,7 @@ class Contract(nn.Module):
         return x, taken
 
     def no_weight_decay(self) -> set[str]:
-        return set(self.undecayed)
+        return {name for name in self.undecayed if isinstance(getattr(self, name), nn.Parameter)}
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         return dict(stem=self.stem_group, blocks=self.coarse_groups if coarse else self.block_groups)
@@ -130,7 +130,7 @@ class TokenContract(Contract):
     num_prefix_tokens = 1
     pools = ("token", "avg", "avgmax", "max", "")
     global_pool: str
-    pos_embed: nn.Parameter | None
+    pos_embed: Tensor | None
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
         if global_pool is not None:
@@ -156,6 +156,9 @@ class TokenContract(Contract):
         """The token grid of these images, which for most models is that of all."""
         return token_grid(self)
 
+    def check_size(self, x: Tensor, size: tuple[int, int], what: str = "images") -> None:
+        check_size(x, size, what)
+
     def final_norm(self, x: Tensor) -> Tensor:
         return self.norm(x)
 
@@ -180,13 +183,17 @@ class TokenContract(Contract):
         grid = self.grid_of(x)
         x, taken, _ = self.take_blocks(x, indices, stop_early, output_fmt)
         if norm:
-            taken = [self.final_norm(y) for y in taken]
+            taken = [self.fitting_norm(y) for y in taken]
         prefixes = [y[:, : self.num_prefix_tokens] for y in taken]
         maps = [y[:, self.num_prefix_tokens :] for y in taken]
         if output_fmt == "NCHW":
             maps = [y.mT.unflatten(2, grid).contiguous() for y in maps]
         intermediates = list(zip(maps, prefixes, strict=True)) if return_prefix_tokens else maps
-        return intermediates if intermediates_only else (self.final_norm(x), intermediates)
+        return intermediates if intermediates_only else (self.fitting_norm(x), intermediates)
+
+    def fitting_norm(self, x: Tensor) -> Tensor:
+        """The last norm, where it is of this width: early blocks of T2T's dense variant are narrower."""
+        return self.final_norm(x) if x.shape[-1] == self.num_features else x
 
 
 class MapContract(Contract):
@@ -233,6 +240,9 @@ class MapContract(Contract):
 class TimmViT(VisionTransformer):
     """timm's ViT, whose position embedding is resized as `load_weights` does it."""
 
+    def no_weight_decay(self) -> set[str]:
+        return {name for name in super().no_weight_decay() if getattr(self, name, None) is not None}
+
     def set_input_size(
         self, img_size: int | tuple[int, int] | None = None, patch_size: int | tuple[int, int] | None = None
     ) -> None:
@@ -242,6 +252,26 @@ class TimmViT(VisionTransformer):
             prefix = 0 if self.no_embed_class else self.num_prefix_tokens
             # Registered, not assigned: the annotation that mypy then asks for is one that TorchScript cannot read.
             self.register_parameter("pos_embed", resize_positions(table, old_grid, self.patch_embed.grid_size, prefix))
+
+
+def model_cfg(model: nn.Module) -> dict:
+    """timm's `pretrained_cfg`; a model built from its class alone has only its family's defaults."""
+    if cfg := getattr(model, "pretrained_cfg", None):
+        return cfg
+    default_cfg = getattr(type(model), "default_cfg", None)
+    return default_cfg() if callable(default_cfg) else {}
+
+
+def classifier_names(model: nn.Module) -> tuple[str, ...]:
+    """Names of all layers that give class scores: LV-ViT has a second one for its tokens, a distilled DeiT one for its teacher.
+
+    timm's config names them, also where a model has none at present; `get_classifier` returns one of them, or several.
+    """
+    named = model_cfg(model).get("classifier") or ()
+    heads = model.get_classifier() if hasattr(model, "get_classifier") else ()
+    parts = {id(part) for head in (heads if isinstance(heads, tuple | list) else (heads,)) for part in head.modules()}
+    found = [name for name, module in model.named_modules() if id(module) in parts]
+    return ((named,) if isinstance(named, str) else tuple(named)) + tuple(found)
 
 
 def stated_grid(model: nn.Module) -> tuple[int, int] | None:
@@ -260,6 +290,17 @@ def token_grid(model: nn.Module, tokens: int | None = None) -> tuple[int, int]:
     return grid
 
 
+@torch.fx.wrap  # a traced graph asks like the model itself, and needs no size while it is traced
+def check_size(x: Tensor, size: tuple[int, int], what: str) -> None:
+    """Refuse images, or the maps made of them, of another size than the positions of a model are made for."""
+    given = tuple(x.shape[-2:])
+    if given != tuple(size):
+        raise UserError(
+            f"the images give {what} of {given}, but the model is made for {tuple(size)}; "
+            "call model.set_input_size(img_size), pass img_size when it is built, or resize the images."
+        )
+
+
 def square_grid(tokens: int) -> tuple[int, int] | None:
     """Rows and columns of so many tokens in a square; None where they form none."""
     side = isqrt(max(tokens, 0))
@@ -267,13 +308,13 @@ def square_grid(tokens: int) -> tuple[int, int] | None:
 
 
 def resize_positions(
-    table: nn.Parameter, old_grid: tuple[int, int], new_grid: tuple[int, int], num_prefix_tokens: int
-) -> nn.Parameter:
+    table: Tensor, old_grid: tuple[int, int], new_grid: tuple[int, int], num_prefix_tokens: int
+) -> Tensor:
     """A position embedding for another token grid, without antialiasing: so do the releases, and `load_weights`."""
     if tuple(old_grid) == tuple(new_grid):
         return table
     resized = resample_abs_pos_embed(table.detach(), new_grid, old_grid, num_prefix_tokens, antialias=False)
-    return nn.Parameter(resized, requires_grad=table.requires_grad)
+    return nn.Parameter(resized, requires_grad=table.requires_grad) if isinstance(table, nn.Parameter) else resized
 
 
 def check_pool(global_pool: str, pools: Iterable[str]) -> str:

@@ -315,14 +315,11 @@ class DHVT(TokenContract):
         """Images to tokens, class token first, and the shape of the grid they came from."""
         x = self.patch_embed(x)
         grid = (x.shape[2], x.shape[3])
+        if self.pos_embed is not None:
+            self.check_size(x, self.patch_embed.grid_size, "a grid of patches")
         x = x.flatten(2).transpose(1, 2)  # (B, N, D)
         x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), x], dim=1)
         if self.pos_embed is not None:
-            if grid != self.patch_embed.grid_size:
-                raise UserError(
-                    f"the images give a grid of {grid} patches but the position embedding has {self.patch_embed.grid_size}; "
-                    "call model.set_input_size(img_size) or resize the images."
-                )
             x = x + self.pos_embed
         return self.pos_drop(x), grid
 

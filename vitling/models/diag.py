@@ -41,6 +41,7 @@ class WideBlock(Block):
         **kwargs: Any,
     ):
         super().__init__(dim, num_heads=1, **kwargs)
+        where = {key: kwargs[key] for key in ("device", "dtype") if key in kwargs}
         self.attn = Attention(
             dim,
             num_heads,
@@ -48,8 +49,9 @@ class WideBlock(Block):
             qkv_bias=kwargs["qkv_bias"],
             attn_drop=attn_drop,
             proj_drop=proj_drop,
+            **where,
         )
-        self.mlp = Mlp(dim, mlp_dim, drop=proj_drop)
+        self.mlp = Mlp(dim, mlp_dim, drop=proj_drop, **where)
 
 
 class DiagViT(TimmViT):
@@ -160,6 +162,12 @@ class BasicBlock(nn.Module):
         return self.act2(self.drop_path(self.bn2(self.conv2(y))) + self.shortcut(x))
 
 
+def last_grid(img_size: int | tuple[int, int]) -> tuple[int, int]:
+    """Rows and columns of the last map: three halvings, each rounded up."""
+    height, width = to_2tuple(img_size)
+    return math.ceil(height / 8), math.ceil(width / 8)
+
+
 class DiagResNet18(MapContract):
     """ResNet-18 for small images: a 3x3 stem of stride 1 without pooling, then four stages of two blocks."""
 
@@ -208,7 +216,7 @@ class DiagResNet18(MapContract):
 
     def set_input_size(self, img_size: int | tuple[int, int]) -> None:
         """Note the size of the images and so of the last map; no weight depends on it."""
-        self.grid_size = tuple(math.ceil(size / 8) for size in to_2tuple(img_size))
+        self.grid_size = last_grid(img_size)
 
     def keep_blocks(self, count: int) -> None:
         for i in range(count, len(self.stages)):
@@ -224,8 +232,8 @@ class DiagResNet18(MapContract):
         return self.run_blocks(self.stem(x), take=take, stop=stop)
 
     @classmethod
-    def default_cfg(cls, **variant: Any) -> dict:
-        return dict(first_conv="conv1", classifier="linear")
+    def default_cfg(cls, *, img_size: int | tuple[int, int] = 32, **variant: Any) -> dict:
+        return dict(first_conv="conv1", classifier="linear", pool_size=last_grid(img_size))
 
 
 # fmt: off

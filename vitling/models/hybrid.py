@@ -14,10 +14,10 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from timm.layers import LayerNorm, Mlp, PatchEmbed, build_sincos2d_pos_embed, to_2tuple
-from timm.models.vision_transformer import VisionTransformer
 from torch import Tensor, nn
 
 from vitling.errors import UserError
+from vitling.models.contract import TimmViT
 
 WHITENED_IMAGES = 256  # that the filters of a whitened stem are taken from
 WHITENING_FLOOR = 0.03  # of a component's deviation: what varies less is noise
@@ -218,7 +218,7 @@ class ConvMlp(nn.Module):
         return self.drop(self.fc2(self.drop(x)))
 
 
-class HybridViT(VisionTransformer):
+class HybridViT(TimmViT):
     """timm's ViT with a convolutional stem, fixed positions and no class token.
 
     `stem_units`, residual units of each stage, make the stem a deep one; None is the short one. `tail_units` add a convolutional
@@ -282,9 +282,14 @@ class HybridViT(VisionTransformer):
         for module in self.modules():
             if isinstance(module, (ConvMlp, ConvTail)):
                 module.grid_size = grid
-        embed = build_sincos2d_pos_embed(grid, dim=self.embed_dim)[None] * 0.1
         weight = next(self.parameters())
-        self.register_buffer("positions", embed.to(weight.device, weight.dtype), persistent=False)
+        table = torch.empty(1, grid[0] * grid[1], self.embed_dim, device=weight.device, dtype=weight.dtype)
+        self.register_buffer("positions", table, persistent=False)
+        self.init_non_persistent_buffers()
+
+    def init_non_persistent_buffers(self) -> None:
+        """What no checkpoint holds, computed again: timm calls it where a model was built without memory."""
+        self.positions.copy_(build_sincos2d_pos_embed(self.patch_embed.grid_size, dim=self.embed_dim)[None] * 0.1)
 
     def set_input_size(
         self, img_size: int | tuple[int, int] | None = None, patch_size: int | tuple[int, int] | None = None

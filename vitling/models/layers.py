@@ -32,6 +32,20 @@ def frozen_statistics(module: nn.Module) -> Iterator[None]:
             norm.num_batches_tracked.copy_(num_batches)
 
 
+@contextmanager
+def statistics_kept_finite(module: nn.Module) -> Iterator[None]:
+    """Afterwards the statistics of BatchNorm are as before, where the batches in between have overflowed.
+
+    In half precision that is an ordinary event: the step is not taken, but the running averages would keep its NaN for ever.
+    """
+    buffers = [buffer for buffer in module.buffers() if buffer.is_floating_point()]
+    before = [buffer.clone() for buffer in module.buffers()]
+    yield
+    if not all(buffer.isfinite().all() for buffer in buffers):
+        for buffer, value in zip(module.buffers(), before, strict=True):
+            buffer.copy_(value)
+
+
 def init_linear(module: nn.Module) -> None:
     """Linear layers start as in the releases; convolutions, norms and single factors keep what they were made with."""
     if isinstance(module, nn.Linear):

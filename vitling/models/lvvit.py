@@ -308,12 +308,8 @@ class LVViT(TokenContract):
     def embed(self, x: Tensor, box: Box | None = None) -> Tensor:
         """Images to tokens, class token first; a box is mixed before the positions are added, which stay in place."""
         x = self.patch_embed(x)
-        grid = (x.shape[2], x.shape[3])
-        if grid != self.patch_embed.grid_size:
-            raise UserError(
-                f"the images give a grid of {grid} patches but the position embedding has {self.patch_embed.grid_size}; "
-                "call model.set_input_size(img_size) or resize the images."
-            )
+        grid = self.patch_embed.grid_size
+        self.check_size(x, grid, "a grid of patches")
         x = x.flatten(2).transpose(1, 2)  # (B, N, D)
         if box is not None:
             x = mix_tokens(x.unflatten(1, grid), box).flatten(1, 2)

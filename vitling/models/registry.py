@@ -1,6 +1,7 @@
 """Our variants in timm's registry, and any registered model built for given images."""
 
 import sys
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -21,26 +22,29 @@ def filter_checkpoint(state: dict, model: nn.Module) -> dict:
 
 
 def _entrypoint(model_class: Any, name: str, variant: dict):  # a class of ours, with `default_cfg`
-    def create(pretrained: bool = False, **kwargs):
+    def create(pretrained: bool = False, device: Any = None, dtype: torch.dtype | None = None, **kwargs):
         # The number of classes and of channels may come from the config.json of a folder that is being loaded.
         cfg = resolve_pretrained_cfg(name, kwargs.get("pretrained_cfg"), kwargs.get("pretrained_cfg_overlay"))
         arguments = {**variant, "num_classes": cfg.num_classes, "in_chans": cfg.input_size[0], **kwargs}
         # timm adapts a first convolution of three channels and drops any other one; `filter_checkpoint` adapts them all,
         # so timm does not learn that there are not three.
         build = partial(model_class, in_chans=arguments["in_chans"])
-        # A switch of the family can rename these two layers.
+        # A switch of the family can rename these two layers, or change the last map.
         default_cfg = model_class.default_cfg(**{**arguments, "img_size": variant.get("img_size", 224)})
-        layers = {key: default_cfg[key] for key in ("first_conv", "classifier")}
-        arguments["pretrained_cfg_overlay"] = {**layers, **(kwargs.get("pretrained_cfg_overlay") or {})}
-        return build_model_with_cfg(
-            build,
-            name,
-            pretrained,
-            pretrained_filter_fn=filter_checkpoint,
-            feature_cfg=dict(out_indices=min(3, arguments.get("depth", 3)), feature_cls="getter"),
-            kwargs_filter=("in_chans",),
-            **arguments,
-        )
+        switched = {key: default_cfg[key] for key in ("first_conv", "classifier", "pool_size") if key in default_cfg}
+        arguments["pretrained_cfg_overlay"] = {**switched, **(kwargs.get("pretrained_cfg_overlay") or {})}
+        # Every family learns here where to be built, and in which precision: none has to hand it to each of its layers.
+        with torch.device(device) if device is not None else nullcontext():
+            model = build_model_with_cfg(
+                build,
+                name,
+                pretrained,
+                pretrained_filter_fn=filter_checkpoint,
+                feature_cfg=dict(out_indices=min(3, arguments.get("depth", 3)), feature_cls="getter"),
+                kwargs_filter=("in_chans",),
+                **arguments,
+            )
+        return model.to(dtype=dtype)
 
     create.__name__ = create.__qualname__ = name
     create.__module__ = model_class.__module__
@@ -75,8 +79,14 @@ def build_model(
         model = create_network(name, img_size, num_classes=num_classes, in_chans=in_chans, **model_args)
     except UserError:
         raise
-    except (TypeError, AssertionError, ValueError, RuntimeError) as error:
-        raise UserError(f"model={name} cannot be built with {_shown(model_args)}: {first_line(error)}") from None
+    except (
+        Exception
+    ) as error:  # each family of timm refuses in its own way: some divide by zero, some assert in silence
+        if not model_args:
+            raise _cannot_take(name, in_chans, img_size, error) from error
+        given = ", ".join(f"model_args.{key}={value}" for key, value in model_args.items())
+        size = f"{in_chans} x {img_size[0]} x {img_size[1]}"
+        raise UserError(f"model={name} cannot be built with {given} for images of {size}: {_reason(error)}") from error
     _check_input(model, name, in_chans, img_size)
     return model
 
@@ -91,10 +101,10 @@ def create_network(name: str, img_size: tuple[int, int], **arguments: Any) -> nn
         return timm.create_model(name, **arguments)  # convolutional networks take any size
 
 
-def _check_input(model, name: str, in_chans: int, img_size: tuple[int, int]) -> None:
-    patch = getattr(getattr(model, "patch_embed", None), "patch_size", None)
-    if patch and any(side % p for side, p in zip(img_size, to_2tuple(patch), strict=True)):
-        p = to_2tuple(patch)[0]
+def _check_input(model: nn.Module, name: str, in_chans: int, img_size: tuple[int, int]) -> None:
+    patch = _separate_patch(model)
+    if patch and any(side % p for side, p in zip(img_size, patch, strict=True)):
+        p = patch[0]
         below = max(p, img_size[0] // p * p)
         raise UserError(
             f"img_size={img_size[0]}x{img_size[1]} does not divide by the patch of {p} of model={name}; "
@@ -106,13 +116,33 @@ def _check_input(model, name: str, in_chans: int, img_size: tuple[int, int]) -> 
             model.eval()(torch.zeros(1, in_chans, *img_size))
     except UserError:
         raise
-    except (AssertionError, RuntimeError, ValueError) as error:
-        raise UserError(
-            f"model={name} cannot take images of {in_chans} x {img_size[0]} x {img_size[1]}: {first_line(error)} "
-            "Try another img_size."
-        ) from None
+    except Exception as error:  # as above
+        raise _cannot_take(name, in_chans, img_size, error) from error
     finally:
         model.train(training)
+
+
+def _separate_patch(model: nn.Module) -> tuple[int, int] | None:
+    """Height and width of patches that lie side by side; None where they overlap, as in PVT-v2, and any size is cut into them."""
+    embedding = getattr(model, "patch_embed", None)
+    patch = getattr(embedding, "patch_size", None)
+    stride = getattr(getattr(embedding, "proj", None), "stride", patch)
+    return to_2tuple(patch) if patch and to_2tuple(stride) == to_2tuple(patch) else None
+
+
+def _cannot_take(name: str, in_chans: int, img_size: tuple[int, int], error: Exception) -> UserError:
+    made_for = default_size(name)
+    advice = "Try another model."
+    if made_for != tuple(img_size):
+        advice = f"It was made for {made_for[0]} x {made_for[1]}; try img_size={max(made_for)} or another model."
+    size = f"{in_chans} x {img_size[0]} x {img_size[1]}"
+    return UserError(f"model={name} cannot take images of {size}: {_reason(error)} {advice}")
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ArithmeticError):
+        return f"nothing is left of them on the way through it ({first_line(error).rstrip('.')})."
+    return first_line(error) if str(error).strip() else "it refuses them without a reason."
 
 
 def default_size(name: str) -> tuple[int, int]:
@@ -124,7 +154,3 @@ def default_size(name: str) -> tuple[int, int]:
 def _check_name(name: str) -> None:
     if not timm.is_model(name):
         raise UserError(f"unknown model '{name}'. {did_you_mean(name, timm.list_models())}")
-
-
-def _shown(arguments: dict) -> str:
-    return ", ".join(f"model_args.{key}={value}" for key, value in arguments.items()) or "its defaults"

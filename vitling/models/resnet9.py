@@ -36,6 +36,12 @@ class Residual(nn.Sequential):
         return x + super().forward(x)
 
 
+def last_grid(img_size: int | tuple[int, int]) -> tuple[int, int]:
+    """Rows and columns of the last map: three poolings, each rounded down."""
+    height, width = to_2tuple(img_size)
+    return height // 8, width // 8
+
+
 class ResNet9(MapContract):
     """Stem, three stages, classifier; widths double from stage to stage."""
 
@@ -74,7 +80,7 @@ class ResNet9(MapContract):
         """Note the size of the images and so of the last map; no weight depends on it."""
         if min(to_2tuple(img_size)) < 8:
             raise UserError(f"img_size={img_size} is too small: the network halves it three times; use at least 8.")
-        self.grid_size = tuple(side // 8 for side in to_2tuple(img_size))
+        self.grid_size = last_grid(img_size)
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
         if global_pool is not None:
@@ -96,8 +102,8 @@ class ResNet9(MapContract):
         return x if pre_logits or self.num_classes == 0 else self.head(x) * LOGIT_SCALE
 
     @classmethod
-    def default_cfg(cls, **variant: Any) -> dict:
-        return dict(first_conv="stem.0", classifier="head")
+    def default_cfg(cls, *, img_size: int | tuple[int, int] = 32, **variant: Any) -> dict:
+        return dict(first_conv="stem.0", classifier="head", pool_size=last_grid(img_size))
 
 
 VARIANTS = {

@@ -77,6 +77,23 @@ class TokenTransformer(nn.Module):
         return x + self.mlp(self.norm2(x))
 
 
+@torch.fx.wrap  # one node of a traced graph, which would forget the context
+def linear_attention(k: Tensor, q: Tensor, v: Tensor, w: Tensor) -> Tensor:
+    """Attention through random features, which span so many decades that it is done in float32 whatever autocast says."""
+    device = v.device.type
+    known = torch.amp.is_autocast_available(device)  # meta tensors do not know autocast
+    with torch.autocast(device, enabled=False) if known else nullcontext():
+        k, q, v = random_features(k.float(), w.float()), random_features(q.float(), w.float()), v.float()
+        normaliser = q @ k.sum(dim=1)[..., None]  # (B, N, 1)
+        return q @ (k.mT @ v) / (normaliser + 1e-8)
+
+
+def random_features(z: Tensor, w: Tensor) -> Tensor:
+    """Features whose inner product estimates exp(z . z'): (..., K) -> (..., K/2)."""
+    exponent = z @ w.T - z.square().sum(dim=-1, keepdim=True) / 2
+    return exponent.exp() / math.sqrt(len(w))
+
+
 class TokenPerformer(nn.Module):
     """Token layer with linear attention: positive random features stand in for the softmax (Performer)."""
 
@@ -86,26 +103,15 @@ class TokenPerformer(nn.Module):
         self.norm1 = nn.LayerNorm(dim_in)
         self.kqv = nn.Linear(dim_in, 3 * dim)
         # Never trained and never redrawn, but a checkpoint is worthless without it.
-        self.w = nn.Parameter(torch.empty(num_features, dim), requires_grad=False)
+        self.register_buffer("w", torch.empty(num_features, dim))
         nn.init.orthogonal_(self.w, gain=math.sqrt(num_features))
         self.proj = nn.Linear(dim, dim)
         self.proj_drop = nn.Dropout(drop)
         self.norm2 = nn.LayerNorm(dim)
         self.mlp = nn.Sequential(nn.Linear(dim, dim), nn.GELU(), nn.Linear(dim, dim), nn.Dropout(drop))
 
-    def feature_map(self, z: Tensor) -> Tensor:
-        """Features whose inner product estimates exp(z . z'): (..., K) -> (..., K/2)."""
-        exponent = z @ self.w.float().T - z.square().sum(dim=-1, keepdim=True) / 2
-        return exponent.exp() / math.sqrt(len(self.w))
-
     def attend(self, k: Tensor, q: Tensor, v: Tensor) -> Tensor:
-        """Linear attention, whose features span so many decades that it is done in float32 whatever autocast says."""
-        device = v.device.type
-        known = torch.amp.is_autocast_available(device)  # meta tensors do not know autocast
-        with torch.autocast(device, enabled=False) if known else nullcontext():
-            k, q, v = self.feature_map(k.float()), self.feature_map(q.float()), v.float()
-            normaliser = q @ k.sum(dim=1)[..., None]  # (B, N, 1)
-            return q @ (k.mT @ v) / (normaliser + 1e-8)
+        return linear_attention(k, q, v, self.w)
 
     def forward(self, x: Tensor) -> Tensor:
         k, q, v = self.kqv(self.norm1(x)).chunk(3, dim=-1)  # in this order
@@ -190,7 +196,8 @@ class TokensToToken(FrontEnd):
 
     def restructurise(self, x: Tensor, step: int) -> Tensor:
         """Tokens back on their grid: (B, N, C) -> (B, C, H, W)."""
-        return x.mT.unflatten(2, self.grids[step])
+        # Flat and back changes nothing but the layout of the gradient, of which torch.compile is mistaken behind dropout.
+        return x.flatten(0, 1).view_as(x).mT.unflatten(2, self.grids[step])
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.restructurise(self.attention1(self.soft_split(x, 0)), 0)
@@ -308,8 +315,12 @@ class Attention(nn.Module):
     def project_qkv(self, x: Tensor) -> tuple[Tensor, ...]:
         return self.qkv(x).chunk(3, dim=-1)
 
+    def split_heads(self, x: Tensor) -> Tensor:
+        return x.unflatten(2, (self.num_heads, -1)).transpose(1, 2)  # (B, H, N, K)
+
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = (z.unflatten(2, (self.num_heads, -1)).transpose(1, 2) for z in self.project_qkv(x))  # (B, H, N, K)
+        q, k, v = self.project_qkv(x)
+        q, k, v = self.split_heads(q), self.split_heads(k), self.split_heads(v)
         if self.fused_attn:
             drop = self.attn_drop.p if self.training else 0.0
             x = F.scaled_dot_product_attention(q, k, v, dropout_p=drop, scale=self.scale)
@@ -427,7 +438,7 @@ class TokenModel(TokenContract):
 
     stem_group = r"^cls_token|pos_embed|tokens_to_token|patch_embed"
     coarse_groups = r"^blocks\.(\d+)"
-    pos_embed: nn.Parameter
+    pos_embed: Tensor  # a parameter where it is learned, else a buffer
 
     def __init__(
         self,
@@ -465,7 +476,10 @@ class TokenModel(TokenContract):
         self.add_module(self.front_end_name, front_end)
         self.cls_token = nn.Parameter(torch.zeros(1, 1, embed_dim))
         # Both kinds start as the sinusoid; the learned one is drawn below, with the other weights.
-        self.pos_embed = nn.Parameter(self.sinusoid(), requires_grad=pos_embed == "learn")
+        if pos_embed == "learn":
+            self.pos_embed = nn.Parameter(self.sinusoid())
+        else:
+            self.register_buffer("pos_embed", self.sinusoid())
         self.pos_drop = nn.Dropout(pos_drop_rate)
         self.blocks = nn.Sequential(*blocks)
         self.feature_info = [
@@ -513,15 +527,14 @@ class TokenModel(TokenContract):
         table = self.sinusoid()
         if not is_sinusoid:
             table = resize_positions(self.pos_embed, old_grid, self.grid_size, self.num_prefix_tokens)
-        self.pos_embed = nn.Parameter(table.to(self.pos_embed), requires_grad=self.pos_embed.requires_grad)
+        table = table.detach().to(self.pos_embed)
+        if isinstance(self.pos_embed, nn.Parameter):
+            table = nn.Parameter(table, requires_grad=self.pos_embed.requires_grad)
+        self.pos_embed = table
 
     def embed(self, x: Tensor) -> Tensor:
         """Images to tokens, class token first, with their positions: (B, C, H, W) -> (B, 1 + N, D)."""
-        if tuple(x.shape[-2:]) != tuple(self.front_end.img_size):
-            raise UserError(
-                f"images are {tuple(x.shape[-2:])} but the model is built for {tuple(self.front_end.img_size)}; "
-                "pass img_size or call set_input_size."
-            )
+        self.check_size(x, self.front_end.img_size)
         x = self.run(self.front_end, x)
         x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), x], dim=1)
         return self.pos_drop(x + self.pos_embed)
@@ -530,10 +543,6 @@ class TokenModel(TokenContract):
         self, x: Tensor, take: Collection[int] = (), stop: int | None = None
     ) -> tuple[Tensor, list[Tensor]]:
         return self.run_blocks(self.embed(x), take=take, stop=stop)
-
-    def final_norm(self, x: Tensor) -> Tensor:
-        # Dense blocks before the last one are of another width.
-        return self.norm(x) if x.shape[-1] == self.num_features else x
 
 
 class T2TViT(TokenModel):

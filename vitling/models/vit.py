@@ -58,6 +58,7 @@ class Entmax(torch.autograd.Function):
         return grad_x, grad_alpha, None
 
 
+@torch.fx.wrap  # one node of a traced graph, like softmax
 def entmax(x: Tensor, alpha: Tensor) -> Tensor:
     """Sparse softmax over the last axis; alpha is a scalar above 1 (1: softmax in the limit, 2: sparsemax)."""
     if x.dtype == torch.float64:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from vitling.errors import UserError, did_you_mean
 from vitling.files import replacing, write_bytes, write_text
-from vitling.models.contract import square_grid, stated_grid
+from vitling.models.contract import classifier_names, model_cfg, square_grid, stated_grid
 
 # Where a checkpoint file keeps its weights, in the order we look: timm and T2T, LV-ViT; DHVT, Bootstrapping; T2T's transfer.
 _ENTRIES = ("state_dict", "model", "net", "model_state_dict", "model_state")
@@ -180,12 +180,13 @@ def save_for_timm(
     full["input_size"] = [in_chans, *img_size]
     if in_chans not in (1, 3):
         full.pop("first_conv", None)  # timm would take its weight for one of three channels, fail, and draw a new one
+    # The number of classes stands at the top, once: transformers hands it over beside the `model_args`, and both would be too many.
     config = {
         "architecture": full.pop("architecture"),
         "num_classes": model.num_classes,
         "num_features": model.num_features,
         **({"label_names": list(label_names)} if label_names else {}),
-        "model_args": {**model_args, "num_classes": model.num_classes},
+        "model_args": {key: value for key, value in model_args.items() if key != "num_classes"},
         "pretrained_cfg": {key: value for key, value in full.items() if value is not None},
         **(entries or {}),
     }
@@ -321,27 +322,13 @@ def _fill_tied(state: dict[str, Tensor], own: dict[str, Tensor]) -> None:
 def _leave_classifier(state: dict[str, Tensor], model: nn.Module, report: LoadReport) -> None:
     """Take the classifiers out of the state if any of them is for another number of classes, or the model has none."""
     own = model.state_dict()
-    keys = [key for key in state if key.rpartition(".")[0] in _classifiers(model)]
+    classifiers = classifier_names(model)
+    keys = [key for key in state if key.rpartition(".")[0] in classifiers]
     if all(key in own and own[key].shape[:1] == state[key].shape[:1] for key in keys):
         return
     for key in keys:
         there, here = len(state.pop(key)), len(own[key]) if key in own else 0
         report.skipped[key] = f"{there} classes in the file, {here} here"
-
-
-def _classifiers(model: nn.Module) -> tuple[str, ...]:
-    named = _cfg(model).get("classifier") or ()
-    heads = {id(module) for module in model.get_classifier().modules()} if hasattr(model, "get_classifier") else ()
-    found = [name for name, module in model.named_modules() if id(module) in heads]
-    return ((named,) if isinstance(named, str) else tuple(named)) + tuple(found)
-
-
-def _cfg(model: nn.Module) -> dict:
-    """timm's `pretrained_cfg`; a model built from its class alone has only its family's defaults."""
-    if cfg := getattr(model, "pretrained_cfg", None):
-        return cfg
-    default_cfg = getattr(type(model), "default_cfg", None)
-    return default_cfg() if callable(default_cfg) else {}
 
 
 def _fit(state: dict[str, Tensor], key: str, value: Tensor, report: LoadReport) -> None:
@@ -381,7 +368,7 @@ def _split_rows(rows: int, prefix: int, grid: tuple[int, int] | None) -> tuple[i
 
 def _adapt_first_layer(state: dict[str, Tensor], own: dict[str, Tensor], model: nn.Module, report: LoadReport) -> None:
     """Weights for another number of input channels, such that grey images give about the same response."""
-    first = _cfg(model).get("first_conv") or ()
+    first = model_cfg(model).get("first_conv") or ()
     first = first if isinstance(first, str) else next(iter(first), "")
     weight = f"{first}.weight"
     if weight not in own or weight not in state or state[weight].ndim != own[weight].ndim:
@@ -420,7 +407,7 @@ def _parse_grid(metadata: Mapping | None) -> tuple[int, int] | None:
 
 def _problems(report: LoadReport, model: nn.Module) -> str:
     """What a strict load must not pass over: everything that is left, besides a classifier that the file lacks."""
-    classifiers = _classifiers(model)
+    classifiers = classifier_names(model)
     missing = [key for key in report.missing if key.rpartition(".")[0] not in classifiers]
     parts = [f"{len(missing)} missing ({_some(missing)})"] if missing else []
     parts += [f"{len(report.unexpected)} unexpected ({_some(report.unexpected)})"] if report.unexpected else []

@@ -17,12 +17,16 @@ class SAM:
         self.parameters, self.rho = [p for p in parameters if p.requires_grad], rho
 
     @torch.no_grad()
-    def climb(self) -> None:
+    def climb(self) -> bool:
+        """Go there; False where the gradients have overflowed and point nowhere, and nothing was moved."""
         self.moved = [p for p in self.parameters if p.grad is not None]
         gradients = [p.grad for p in self.moved]
         norm = get_total_norm(gradients)
+        if not norm.isfinite():
+            return False
         self.before = [p.clone() for p in self.moved]
         torch._foreach_add_(self.moved, torch._foreach_mul(gradients, self.rho / (norm + 1e-12)))
+        return True
 
     @torch.no_grad()
     def descend(self) -> None:

@@ -1,6 +1,6 @@
 """`open_model`: the one way to get a model and what belongs to it, from whatever names one."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -49,6 +49,18 @@ class OpenedModel:
                 f"{self.name} is an ONNX file, which shows only its outputs; give the run or a timm folder."
             )
         return self.network
+
+    def class_order(self, names: Sequence[str]) -> list[int] | None:
+        """The model's number of each of these classes; None where it knows others.
+
+        A model that does not name its classes numbers them as given.
+        """
+        known, wanted = self.class_names, list(names)
+        if known == wanted or (known is None and self.module.num_classes == len(wanted)):
+            return list(range(len(wanted)))
+        if known is None or sorted(known) != sorted(wanted) or len(set(known)) < len(known):
+            return None
+        return [known.index(name) for name in wanted]
 
     @torch.inference_mode()
     def logits(self, pixels: Tensor) -> Tensor:

@@ -18,12 +18,15 @@ from vitling.data.pipeline.training_data import TrainingData
 from vitling.errors import UserError
 from vitling.methods import Method, create_method
 from vitling.models import build_model
+from vitling.models.contract import classifier_names
 from vitling.models.weights import load_weights
 from vitling.optim import SAM, check_patterns, create_optimizer, peak_lr
 from vitling.recipes import Recipe, to_dict
 from vitling.runs.opening import find_weights
 from vitling.training.random_state import seed_everything
 from vitling.training.settings import Settings, check_precision
+
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
 @dataclass
@@ -168,13 +171,15 @@ def class_weights(labels: Tensor, num_classes: int) -> Tensor:
 
 
 def freeze(model: nn.Module, patterns: tuple[str, ...]) -> None:
-    """Leave the named parameters as they are; "backbone" names all but the classifier."""
-    check_patterns(model, [pattern for pattern in patterns if pattern != "backbone"], "freeze")
-    head = {id(p) for p in model.get_classifier().parameters()} if "backbone" in patterns else set()
+    """Leave the named parameters as they are; "backbone" names all but the classifiers."""
+    given = [pattern for pattern in patterns if pattern != "backbone"]
+    # A table that is no parameter, T2T's sinusoid, stays as it is by itself; statistics of norms do not.
+    fixed = [name for name in model.state_dict() if not name.endswith(STATISTICS)]
+    check_patterns(model, [pattern for pattern in given if not any(fnmatch(name, pattern) for name in fixed)], "freeze")
+    heads = classifier_names(model)
     for name, parameter in model.named_parameters():
-        if any(fnmatch(name, pattern) for pattern in patterns) or (
-            "backbone" in patterns and id(parameter) not in head
-        ):
+        in_backbone = "backbone" in patterns and name.rpartition(".")[0] not in heads
+        if in_backbone or any(fnmatch(name, pattern) for pattern in given):
             parameter.requires_grad_(False)
     if not any(p.requires_grad for p in model.parameters()):
         raise UserError(f"freeze={','.join(patterns)} leaves nothing to train; freeze less.")

@@ -6,6 +6,7 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor, nn
 
+from vitling.models.layers import statistics_kept_finite
 from vitling.optim import Schedule
 from vitling.training.course import Course
 from vitling.training.random_state import seed_everything
@@ -33,10 +34,10 @@ class Stepper:
         if self.schedule and self.course:
             self.schedule.set(self.course.position(step))
         losses = self.gradients(step, micro_batches)
-        if setup.sam:
-            setup.sam.climb()
+        if setup.sam and setup.sam.climb():
             setup.optimizer.zero_grad()
-            self.gradients(step, micro_batches)
+            with statistics_kept_finite(setup.method):
+                self.gradients(step, micro_batches)
             setup.sam.descend()
         self._clip(unscaled)
         if before_update:

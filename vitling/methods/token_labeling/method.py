@@ -44,6 +44,7 @@ class TokenLabeling(MixingMethod):
     the data's own label in place of the map's. The weights default to the release's; the paper's dense weight is 0.5.
     """
 
+    mixes_tokens = True
     remedies: ClassVar = {"similar tokens": "which gives each token its own label"}
 
     def __init__(
@@ -75,6 +76,10 @@ class TokenLabeling(MixingMethod):
         self.cls_weight, self.dense_weight, self.label_smoothing = cls_weight, dense_weight, label_smoothing
         self.grid = token_grid(model)
         self.mix_token = mix_token
+        if getattr(model, "mix_token", False) and not mix_token:
+            raise UserError(
+                "model_args.mix_token=true and method_args.mix_token=false contradict each other; leave one out."
+            )
         if mix_token:
             find_embedding(model)  # refuse now what could not be mixed later
         self.has_own_head = getattr(model, "aux_head", None) is not None

@@ -67,7 +67,9 @@ def relabel(
 
     annotator = open_annotator(annotator, dataset, which, callback)
     annotator = look_at(annotator, size, fit)
-    order = class_order(annotator, dataset)
+    order = annotator.class_order(dataset.class_names)
+    if order is None:
+        raise _other_classes(_name(annotator), annotator.module.num_classes, dataset, annotator.class_names)
     model, view, images = annotator.module, annotator.preprocessing, dataset.splits["train"]
     device = default_device()
     blank = torch.zeros(1, view.channels, *view.size, device=device)
@@ -162,17 +164,6 @@ def look_at(annotator: OpenedModel, size: tuple[int, int] | None, fit: str | Non
     # Whatever share it is tested at: a map is of all that the fit shows.
     view = replace(own, size=size or own.size, fit=fit or own.fit, test_crop=None)
     return replace(annotator, preprocessing=view)
-
-
-def class_order(annotator: OpenedModel, dataset: Dataset) -> list[int]:
-    """The annotator's number of each of the data's classes; one that does not name its classes numbers them as the data does."""
-    known, wanted = annotator.class_names, dataset.class_names
-    count = annotator.module.num_classes
-    if known is None and count == len(wanted):
-        return list(range(count))
-    if known is None or set(known) != set(wanted):
-        raise _other_classes(_name(annotator), count, dataset, known)
-    return [known.index(name) for name in wanted]
 
 
 def _name(annotator: OpenedModel) -> str:
