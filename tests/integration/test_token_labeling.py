@@ -200,7 +200,7 @@ def test_maps_of_other_data_are_refused(labels, student, tmp_path):
     with pytest.raises(UserError, match="are of other images than other"):
         train(replace(student, data=str(tmp_path / "other.npz")), tmp_path / "run")
     with pytest.raises(UserError, match="labels and pixels would not match"):
-        train(replace(student, fit="crop"), tmp_path / "run")
+        train(replace(student, fit="pad"), tmp_path / "run")
 
 
 def test_the_command_line_from_annotator_to_evaluation(annotator, tmp_path):

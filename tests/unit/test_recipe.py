@@ -203,6 +203,12 @@ def test_a_test_crop_out_of_range_is_refused(share):
         Recipe(test_crop=share)
 
 
+@pytest.mark.parametrize("scale", ["0,0", "0.5,0.1", "-1,1", "0.5,2"])
+def test_a_crop_scale_out_of_range_is_refused_before_images_are_read(scale):
+    with pytest.raises(UserError, match=r"augment.crop_scale=.* is out of range; it must be two shares"):
+        override(Recipe(), [f"augment.crop_scale={scale}"])
+
+
 @pytest.mark.parametrize(
     ("setting", "message"),
     [

@@ -21,7 +21,7 @@ from vitling.methods.token_labeling.author_maps import write_maps
 from vitling.methods.token_labeling.label_maps import LabelMaps
 from vitling.methods.token_labeling.method import TokenLabeling
 from vitling.methods.token_labeling.relabeling import best_classes, export_to_authors, look_at, relabel, score_map
-from vitling.recipes import load_recipe
+from vitling.recipes import Recipe, load_recipe
 from vitling.runs.opening import open_model
 
 
@@ -265,7 +265,9 @@ def test_a_map_is_of_all_that_the_fit_shows_whatever_share_the_annotator_is_test
     assert maps[0] == maps[1]
 
 
-def test_what_lacks_label_maps_says_the_command_that_writes_them_as_the_release_does():
-    recipe = load_recipe("lvvit/imagenet_s")
-    command = "vitling relabel ANNOTATOR DATA --fit crop --raw-scores --out labels/imagenet"
-    assert command in TokenLabeling.missing(recipe)
+def test_what_lacks_label_maps_says_how_to_write_them_as_the_release_does():
+    released, own = load_recipe("lvvit/imagenet_s"), Recipe(method_args=dict(labels="labels/mine"))
+    assert TokenLabeling.missing(released).endswith(
+        "labels/imagenet; write them there with `vitling relabel`, fit=crop and raw_scores."
+    )
+    assert TokenLabeling.missing(own).endswith("labels/mine; write them there with `vitling relabel`, fit=resize.")

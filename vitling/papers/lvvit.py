@@ -7,7 +7,7 @@ from vitling.papers.table import QUOTED, Description, Figure, Illustration, Row,
 from vitling.recipes import Augment, Recipe
 
 _MEASURED = "best epoch of the averaged weights of one run, on the validation set"
-_NEEDS_MAPS = "needs label maps in labels/imagenet, written by `vitling relabel` with --fit crop --raw-scores"
+_NEEDS_MAPS = "needs label maps in labels/imagenet, written by `vitling relabel` with fit=crop and raw_scores"
 
 # -- nano networks -----------------------------------------------------------------------------------------------------
 

@@ -130,6 +130,8 @@ class Recipe:
         _check("ema_decay", self.ema_decay, 0 <= self.ema_decay < 1, "at least 0 and less than 1")
         _check("optim.lr", self.optim.lr, self.optim.lr > 0, "more than 0")
         _check("augment.repeats", self.augment.repeats, self.augment.repeats >= 1, "at least 1")
+        low, high = self.augment.crop_scale
+        _check("augment.crop_scale", (low, high), 0 < low <= high <= 1, "two shares, low and high, above 0 and up to 1")
         if self.folds:
             _check("folds", self.folds, self.folds >= 2, "0 (off) or at least 2")
             _check("fold", self.fold, 0 <= self.fold < self.folds, f"0 to {self.folds - 1}, since folds={self.folds}")

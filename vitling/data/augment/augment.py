@@ -180,7 +180,7 @@ class Augment:
         erased = self._erase_boxes(draws)
 
         result = torch.empty(n, channels, height, width, device=images.device)
-        rows_at_once = max(1, CHUNK // (channels * max(*sizes.prod(dim=1).tolist(), height * width)))
+        rows_at_once = max(1, CHUNK // (channels * max([*sizes.prod(dim=1).tolist(), height * width])))
         for start in range(0, n, rows_at_once):
             rows = slice(start, start + rows_at_once)
             drawn = {key: value[rows] for key, value in draws.items()}

@@ -1,7 +1,7 @@
 """How large training images are kept so that random crops can be cut from the picture itself.
 
-A picture is kept as it is, or smaller where that costs its crops nothing that they would show: the largest crop still has more pixels
-than the model sees, and a crop of the mean area as many. What is kept depends on nothing but the recipe and the picture, so images in
+A picture is kept as it is, or smaller where it has more than crops of the mean area need to fill the model's input. Crops smaller than
+that are then less sharp than the file would give them; keeping all of every photograph would take several times the memory. What is kept depends on nothing but the recipe and the picture, so images in
 memory and streamed ones give the same crops.
 """
 

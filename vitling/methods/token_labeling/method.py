@@ -175,9 +175,8 @@ class TokenLabeling(MixingMethod):
         labels = recipe.method_args.get("labels", "truth")
         if labels == "truth" or Path(labels).exists():
             return ""
-        how = f"--fit {recipe.fit}" + (" --raw-scores" if recipe.method_args.get("axes") == "official" else "")
-        command = f"vitling relabel ANNOTATOR DATA {how} --out {labels}"
-        return f"it needs label maps in {labels}; write them there with `{command}`."
+        how = f"fit={recipe.fit}" + (" and raw_scores" if recipe.method_args.get("axes") == "official" else "")
+        return f"it needs label maps in {labels}; write them there with `vitling relabel`, {how}."
 
     def forward(self, batch: Batch, progress: float) -> dict[str, Tensor]:
         losses = self.token_losses(batch)[0]

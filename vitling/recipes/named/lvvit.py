@@ -2,8 +2,8 @@
 
 Paper: Jiang et al. 2021, "All Tokens Matter". Where paper and release disagree, the release is followed: a dense weight of 1 (paper:
 0.5), 300 epochs and 10 at the smallest rate, weights averaged over steps. ImageNet cannot be downloaded: give its
-folder as data, and first write its label maps, as the release makes them: `vitling relabel ANNOTATOR FOLDER --fit crop --raw-scores
---out labels/imagenet`. Images are mirrored, changed and only then cropped, and maps follow them as they do in the release.
+folder as data, and first write its label maps to labels/imagenet, as the release makes them: `vitling relabel`, fit=crop and raw_scores
+(docs/token_labeling.md has the command). Images are mirrored, changed and only then cropped, and maps follow them as they do in the release.
 """
 
 from typing import Any
