@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from command import call
+from PIL import Image
 
 import vitling
 from vitling.callbacks import Callback
@@ -201,3 +202,18 @@ def test_the_page_that_is_somebody_elses_is_left_and_the_training_is_done(tmp_pa
     assert code == 0
     assert err.startswith("note: the page was not written:")
     assert (tmp_path / "run" / "report.html").read_text() == "notes on this run"
+
+
+def test_warnings_of_others_do_not_surround_our_one_line(tmp_path):
+    for name in ("ant", "bee"):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        for i in range(3):
+            Image.new("1", (9600, 9600)).save(tmp_path / "data" / name / f"{i}.png")  # Pillow warns: too many pixels
+    arguments = ["-m", "vitling", "train", str(tmp_path / "data"), "--recipe", "digits/vit_nano"]
+    quiet = start([sys.executable, *arguments], cwd=tmp_path)
+    _, err = quiet.communicate()
+    assert quiet.returncode == 2
+    assert err.startswith("error: cannot read image")
+    assert len(err.splitlines()) == 1
+    asked = start([sys.executable, "-W", "default", *arguments], cwd=tmp_path)
+    assert "DecompressionBombWarning" in asked.communicate()[1]
