@@ -98,7 +98,11 @@ def parse_yaml(text: str, source: str) -> Any:
         return yaml.load(text, Loader=_Loader)
     except UserError:
         raise
-    except (yaml.YAMLError, ValueError, TypeError) as error:  # a date that does not exist, an integer of thousands of digits
+    except (
+        yaml.YAMLError,
+        ValueError,
+        TypeError,
+    ) as error:  # a date that does not exist, an integer of thousands of digits
         raise UserError(f"{source} is not valid YAML: {' '.join(str(error).split())[:200]}") from None
 
 
@@ -123,4 +127,3 @@ def read_document(path: Path) -> str:
 def damaged(source: str, reason: str) -> UserError:
     """The one sentence about a file that is not what was written."""
     return UserError(f"{source} is damaged: {reason}. Restore it from a copy, or make it again.")
-

@@ -9,9 +9,10 @@ import types
 import typing
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any, Literal
 
-from vitling.errors import UserError
+from vitling.errors import UserError, did_you_mean, one_line
 
 DEEPEST = 20  # lists and groups inside each other
 LONGEST_TEXT = 4096  # characters: as long as a path may be
@@ -77,6 +78,7 @@ Channels = Annotated[int, Range(1, 4096)]
 Seed = Annotated[int, Range(0, 2**63 - 1)]
 Threads = Annotated[int, Range(1, 1024)]
 Processes = Annotated[int, Range(0, 512)]
+AspectRatio = Annotated[float, Range(0.01, 100)]
 Seconds = Annotated[float, Range(0, 1e9)]  # up to thirty years
 
 
@@ -94,7 +96,8 @@ def check(value: Any, kind: Any, key: str) -> None:
         _check_union(value, arguments, key)
     elif origin is Literal:
         if not any(value is option or (type(value) is type(option) and value == option) for option in arguments):
-            raise UserError(f"{key}={show(value)} is not one of {', '.join(map(str, arguments))}.")
+            near = did_you_mean(value, arguments, show=0) if isinstance(value, str) else ""
+            raise UserError(f"{key}={show(value)} is not one of {', '.join(map(str, arguments))}. {near}".rstrip())
     elif origin is dict:
         _require(isinstance(value, dict), value, key, "a group of keys")
         for name, item in value.items():
@@ -110,9 +113,16 @@ def check(value: Any, kind: Any, key: str) -> None:
 
 def check_fields(instance: Any, prefix: str = "") -> None:
     """Check every field of a dataclass against its annotation; those that are dataclasses check themselves."""
-    for name, kind in typing.get_type_hints(type(instance), include_extras=True).items():
-        if not dataclasses.is_dataclass(kind):
-            check(getattr(instance, name), kind, prefix + name)
+    of: Any = type(instance)
+    kinds = _annotations(of)
+    for field in dataclasses.fields(instance):
+        if not dataclasses.is_dataclass(kinds[field.name]):
+            check(getattr(instance, field.name), kinds[field.name], prefix + field.name)
+
+
+@cache
+def _annotations(kind: Any) -> dict[str, Any]:
+    return typing.get_type_hints(kind, include_extras=True)
 
 
 def check_plain(value: Any, key: str, depth: int = 0) -> None:
@@ -145,14 +155,13 @@ def show(value: Any) -> str:
     """A value in a message: one line, not endless."""
     if isinstance(value, int) and abs(value) > 10**SHOWN:
         return f"an integer of {value.bit_length()} bits"  # writing it out may take forever
-    text = value if isinstance(value, str) else f"{value!r}"
-    text = "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
+    text = one_line(value if isinstance(value, str) else repr(value))
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
 def _check_union(value: Any, options: tuple, key: str) -> None:
     if value is None and type(None) in options:
-        return
+        return None
     failures = []
     for option in options:
         if option is not type(None):
@@ -175,15 +184,16 @@ def _check_list(value: Any, origin: type, arguments: tuple, key: str) -> None:
 
 
 def _check_group(value: Any, kind: Any, key: str) -> None:
-    """A group of known keys; what others wrote beside them is left alone, and must be plain."""
+    """A group of known keys; what others wrote beside them is left alone."""
     _require(isinstance(value, dict), value, key, "a group of keys")
     prefix = f"{key}." if key else ""
-    known = typing.get_type_hints(kind, include_extras=True)
+    known = _annotations(kind)
     for name in kind.__required_keys__:
         if name not in value:
             raise UserError(f"{prefix}{name} is missing.")
     for name, item in value.items():
-        check(item, known.get(name, Any), f"{prefix}{name}")
+        if name in known:
+            check(item, known[name], f"{prefix}{name}")
 
 
 def _check_scalar(value: Any, kind: Any, key: str) -> None:

@@ -518,7 +518,7 @@ def test_a_marked_cell_moves_with_the_image(crop, moves):
         (dict(crop="centre"), "unknown augment.crop='centre'. Allowed: none, pad, resized."),
         (dict(interpolation="bicubik"), "Did you mean bicubic"),
         (dict(erase_mode="rand"), "unknown augment.erase_mode='rand'"),
-        (dict(hflip=1.5), "augment.hflip=1.5 is a probability"),
+        (dict(hflip=1.5), "augment.hflip=1.5 is out of range; it must be at least 0 and at most 1"),
         (dict(std=(1.0, 1.0)), "one value per channel"),
         (dict(crop_scale=(0.5, 0.1)), r"augment.crop_scale=\(0.5, 0.1\)"),
         (dict(color_jitter=-0.4), "augment.color_jitter=-0.4"),

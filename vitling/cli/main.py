@@ -1,5 +1,6 @@
 """The command line: its table of commands, and how it ends. Free of torch: each command imports what it needs."""
 
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -25,7 +26,7 @@ from vitling.cli.commands import (
     study,
     train,
 )
-from vitling.errors import UserError
+from vitling.errors import UserError, one_line
 
 # typer brings its own click or uses the installed one, depending on its version
 UsageError: Any = typer.BadParameter.__base__
@@ -83,10 +84,12 @@ def _options(
 
 def main() -> None:
     """Run the command; a user error is one line and exit code 2."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="surrogateescape")  # file names are printed as the bytes that they are
     try:
         code = app(standalone_mode=False)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {one_line(str(error))}", file=sys.stderr)
         sys.exit(2)
     except UsageError as error:
         text = error.format_message().strip()
@@ -96,6 +99,11 @@ def main() -> None:
     except BrokenPipeError:  # `vitling list models | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return
+    except OSError as error:  # a path that may not be read or written, or cannot exist
+        if not error.filename:
+            raise
+        print(f"error: {one_line(f'{error.filename}: {error.strerror}')}.", file=sys.stderr)
+        sys.exit(2)
     if code == 130:  # Ctrl-C
         print("interrupted", file=sys.stderr)
     sys.exit(code)

@@ -1,6 +1,5 @@
 """The page of a training run: curves, confusion, mistakes, attention, and everything needed to repeat it."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -112,8 +111,8 @@ def summary_facts(run: Run, result: Evaluation) -> dict[str, str]:
     best, data = info["best"], info["data"]
     facts = {"validation accuracy": accuracy_with_interval(result.top1, result.top1_interval, result.images)}
     if (known := run.path / "evaluation-test.json").exists():
-        test, looks = json.loads(known.read_text()), info.get("test_looks", 1)
-        facts["test accuracy"] = accuracy_with_interval(test["top1"], test["top1_interval"], test["images"])
+        test, looks = Evaluation.read(known), info.get("test_looks", 1)
+        facts["test accuracy"] = accuracy_with_interval(test.top1, test.top1_interval, test.images)
         facts["test accuracy"] += f", looked at {'once' if looks == 1 else f'{looks} times'}"
     return {
         **facts,

@@ -12,7 +12,10 @@ from timm.models import build_model_with_cfg, generate_default_cfgs, resolve_pre
 from torch import nn
 
 from vitling.errors import UserError, did_you_mean, first_line
+from vitling.machine_memory import total_memory
+from vitling.model_arguments import check_model_args
 from vitling.models.weights import adapt_state
+from vitling.values import show
 
 
 def filter_checkpoint(state: dict, model: nn.Module) -> dict:
@@ -70,15 +73,35 @@ def build_model(
     name: str, *, num_classes: int, in_chans: int, img_size: tuple[int, int], **model_args: Any
 ) -> nn.Module:
     """Any model of ours or timm's for these images, checked to take them."""
-    _check_name(name)
+    check_name(name)
+    check_model_args(model_args)
     try:
+        _check_memory(name, img_size, num_classes=num_classes, in_chans=in_chans, **model_args)
         model = create_network(name, img_size, num_classes=num_classes, in_chans=in_chans, **model_args)
     except UserError:
         raise
-    except (TypeError, AssertionError, ValueError, RuntimeError) as error:
+    except Exception as error:  # each family refuses its arguments in its own way
         raise UserError(f"model={name} cannot be built with {_shown(model_args)}: {first_line(error)}") from None
     _check_input(model, name, in_chans, img_size)
     return model
+
+
+def _check_memory(name: str, img_size: tuple[int, int], **arguments: Any) -> None:
+    """Refuse a network that does not fit into memory, by building it without any first: the system would end us otherwise."""
+    random = torch.get_rng_state()
+    try:
+        with torch.device("meta"):
+            network = create_network(name, img_size, **arguments)
+    except (NotImplementedError, RuntimeError):  # some of timm's compute while they are built
+        return
+    finally:
+        torch.set_rng_state(random)
+    needed = sum(tensor.numel() * tensor.element_size() for tensor in (*network.parameters(), *network.buffers()))
+    if needed > (there_is := total_memory()):
+        raise UserError(
+            f"model={name} needs {needed / 2**30:,.0f} GB for its weights alone, and this machine has {there_is / 2**30:,.0f} GB; "
+            "choose smaller sizes."
+        )
 
 
 def create_network(name: str, img_size: tuple[int, int], **arguments: Any) -> nn.Module:
@@ -106,7 +129,7 @@ def _check_input(model, name: str, in_chans: int, img_size: tuple[int, int]) -> 
             model.eval()(torch.zeros(1, in_chans, *img_size))
     except UserError:
         raise
-    except (AssertionError, RuntimeError, ValueError) as error:
+    except Exception as error:  # layers refuse sizes that do not fit in many ways
         raise UserError(
             f"model={name} cannot take images of {in_chans} x {img_size[0]} x {img_size[1]}: {first_line(error)} "
             "Try another img_size."
@@ -117,14 +140,15 @@ def _check_input(model, name: str, in_chans: int, img_size: tuple[int, int]) -> 
 
 def default_size(name: str) -> tuple[int, int]:
     """Height and width that a model was made for."""
-    _check_name(name)
+    check_name(name)
     return tuple(timm.get_pretrained_cfg(name, allow_unregistered=False).input_size[1:])
 
 
-def _check_name(name: str) -> None:
+def check_name(name: str) -> None:
+    """Refuse a name that timm does not know."""
     if not timm.is_model(name):
         raise UserError(f"unknown model '{name}'. {did_you_mean(name, timm.list_models())}")
 
 
 def _shown(arguments: dict) -> str:
-    return ", ".join(f"model_args.{key}={value}" for key, value in arguments.items()) or "its defaults"
+    return ", ".join(f"model_args.{key}={show(value)}" for key, value in arguments.items()) or "its defaults"

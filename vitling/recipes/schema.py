@@ -11,6 +11,7 @@ from vitling.errors import UserError
 from vitling.model_arguments import check_model_args
 from vitling.values import (
     Ascending,
+    AspectRatio,
     Channels,
     Count,
     CountOrNone,
@@ -24,7 +25,6 @@ from vitling.values import (
     check_fields,
 )
 
-AspectRatio = Annotated[float, Range(0.01, 100)]
 Epochs = Annotated[float, Range(0, 10_000_000)]
 Size = Side | tuple[Side, Side]
 
@@ -54,7 +54,9 @@ class Optim:
 
     name: str = "adamw"
     lr: Annotated[float, Range(above=0, high=1000)] = 1e-3
-    lr_per_batch: CountOrNone = 0  # 512: lr is meant for a batch of 512 and scales linearly with batch_size; 0: lr as it stands
+    lr_per_batch: CountOrNone = (
+        0  # 512: lr is meant for a batch of 512 and scales linearly with batch_size; 0: lr as it stands
+    )
     weight_decay: Rate = 0.05
     decay_all: bool = False  # also biases, norms and what the model asks to leave out
     momentum: Momentum = 0.9
@@ -101,7 +103,9 @@ class Recipe:
     std: tuple[PartOf, ...] | None = None
     fraction: PartOf = 1.0
     fraction_rule: Literal["vitling", "bootstrapping"] = "vitling"
-    val_fraction: Annotated[float, Range(above=0, below=1)] = 0.1  # carved from train where the data brings no validation split
+    val_fraction: Annotated[float, Range(above=0, below=1)] = (
+        0.1  # carved from train where the data brings no validation split
+    )
     folds: CountOrNone = 0  # k-fold: the validation split is fold number `fold` of `folds`
     fold: CountOrNone = 0
     balance: Literal["none", "sampler", "loss"] = "none"
@@ -121,7 +125,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        check_model_args(self.model_args)
+        check_model_args(self.model_args, own=False)  # what the data decides is refused where there is data
         self._check_folds()
         self._check_schedule()
 
