@@ -251,10 +251,12 @@ def test_files_that_are_no_export_are_refused_with_what_they_lack(run, exported,
 
 def test_a_folder_that_was_tampered_with_is_refused(run, tmp_path):
     folder = export(run, "timm", tmp_path / "model").path
-    config = json.loads((folder / "config.json").read_text())
+    whole = (folder / "config.json").read_text()
+    config = json.loads(whole)
     config["vitling"]["class_names"].append("third")
     (folder / "config.json").write_text(json.dumps(config))
     assert "it states the class names twice, and not alike" in message(predict, folder, images(run))
+    (folder / "config.json").write_text(whole)
     (folder / "model.safetensors").write_bytes(b"corrupted")
     assert "cannot be loaded" in message(predict, folder, images(run))
     (folder / "config.json").write_text("{")

@@ -130,7 +130,7 @@ def accuracy_with_interval(top1: float, interval: Sequence[float], images: int) 
 
 def speed_facts(run: Run) -> dict[str, str]:
     """How fast it trained, over all validations: medians, because other programs disturb single ones."""
-    timing, info = run.timing(), run.info
+    timing, info = [timing for _, timing in run.validations()], run.info
     validations = sum(record["validation_seconds"] for record in timing)
     return {
         "training": f"{np.median([record['images_per_second'] for record in timing]):,.0f} images/s (median over {counted(len(timing), 'epoch')} with a validation)",
@@ -142,7 +142,7 @@ def speed_facts(run: Run) -> dict[str, str]:
 
 def learning_charts(run: Run) -> list:
     """Loss, accuracy and, where they were logged, gradient norms over the epochs."""
-    records = run.metrics()
+    records = [record for record, _ in run.validations()]
     epochs = [record["epoch"] for record in records]
     loss = {"training": [r["train_loss"] for r in records], "validation": [r["val_loss"] for r in records]}
     accuracy = {"validation": [r["val_top1"] for r in records]}

@@ -82,7 +82,7 @@ def build_model(
         raise
     except Exception as error:  # each family refuses its arguments in its own way
         raise UserError(f"model={name} cannot be built with {_shown(model_args)}: {first_line(error)}") from None
-    _check_input(model, name, in_chans, img_size)
+    check_input(model, name, in_chans, img_size)
     return model
 
 
@@ -114,7 +114,8 @@ def create_network(name: str, img_size: tuple[int, int], **arguments: Any) -> nn
         return timm.create_model(name, **arguments)  # convolutional networks take any size
 
 
-def _check_input(model, name: str, in_chans: int, img_size: tuple[int, int]) -> None:
+def check_input(model: nn.Module, name: str, in_chans: int, img_size: tuple[int, int]) -> None:
+    """Refuse images of a size that a model cannot take."""
     patch = getattr(getattr(model, "patch_embed", None), "patch_size", None)
     if patch and any(side % p for side, p in zip(img_size, to_2tuple(patch), strict=True)):
         p = to_2tuple(patch)[0]
@@ -126,7 +127,8 @@ def _check_input(model, name: str, in_chans: int, img_size: tuple[int, int]) -> 
     training = model.training
     try:
         with torch.inference_mode():
-            model.eval()(torch.zeros(1, in_chans, *img_size))
+            device = next((parameter.device for parameter in model.parameters()), None)
+            model.eval()(torch.zeros(1, in_chans, *img_size, device=device))
     except UserError:
         raise
     except Exception as error:  # layers refuse sizes that do not fit in many ways

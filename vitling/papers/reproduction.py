@@ -357,7 +357,9 @@ def _scores(study: Study, line: Line) -> dict[int, float]:
 def _companion_score(name: str, run: Run) -> float | None:
     """The validation accuracy of a network trained beside the model, in the epoch whose model was kept."""
     best = run.info["best"]["epoch"]
-    record = next(record for record in run.metrics() if record["epoch"] == best)
+    record = next((record for record in run.metrics() if record["epoch"] == best), None)
+    if record is None:
+        raise UserError(f"{run.path / 'metrics.jsonl'} lacks epoch {best}, the best one; restore it from a copy.")
     return 100 * record[key] if (key := f"val_{name}_top1") in record else None
 
 

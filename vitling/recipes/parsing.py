@@ -177,19 +177,25 @@ def load_recipe(source: str | Path) -> Recipe:
     path = check_path(source)
     path = path / "recipe.yaml" if path.is_dir() else path
     if path.suffix in (".yaml", ".yml"):
-        if not path.exists():
-            raise UserError(f"no recipe file at {path}.")
-        tree = read_yaml(path)
-        try:
-            return from_dict({} if tree is None else tree)
-        except UserError as error:
-            raise UserError(f"{path}: {error}") from None
+        return read_recipe(path)[0]
     recipes = named_recipes()
     if str(source) not in recipes:
         raise UserError(
             f"unknown recipe '{show(str(source))}'. {did_you_mean(show(str(source)), recipes)} `vitling list recipes` shows all."
         )
     return recipes[str(source)]()
+
+
+def read_recipe(path: Path) -> tuple[Recipe, dict]:
+    """The recipe in a YAML file, and the keys that stand in it; a recipe has defaults for the others."""
+    if not path.exists():
+        raise UserError(f"no recipe file at {path}.")
+    tree = read_yaml(path)
+    tree = {} if tree is None else tree
+    try:
+        return from_dict(tree), tree
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
 
 
 def read_recipes(items: list[str]) -> dict[str, Recipe]:

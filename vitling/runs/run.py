@@ -38,7 +38,7 @@ from vitling.documents import Record, damaged, read_document, read_json, read_js
 from vitling.errors import UserError, did_you_mean, first_line
 from vitling.files import append_text, check_path, what_else, write_bytes, write_text
 from vitling.models.weights import save_for_timm
-from vitling.recipes import Recipe, load_recipe, save_recipe, to_dict
+from vitling.recipes import Recipe, read_recipe, save_recipe, to_dict
 from vitling.runs.device import default_device, device_name
 from vitling.runs.metadata import ModelMetadata
 from vitling.runs.records import (
@@ -125,6 +125,16 @@ class Run:
         """The records of timing.jsonl: speed and wall time of each validation."""
         return read_json_lines(self.path / "timing.jsonl", TimingRecord)
 
+    def validations(self) -> list[tuple[dict, dict]]:
+        """What each validation measured, with its timing. One that has validated has both."""
+        metrics, timing = self.metrics(), self.timing()
+        if not metrics or [record["epoch"] for record in metrics] != [record["epoch"] for record in timing]:
+            raise UserError(
+                f"metrics.jsonl and timing.jsonl of {self.path} are not of the same validations ({len(metrics)} and {len(timing)} "
+                "lines); restore them from a copy."
+            )
+        return list(zip(metrics, timing, strict=True))
+
     def gradients(self) -> list[dict]:
         """The records of gradients.jsonl: the step, and a norm per layer, which a loss scaler can make infinite."""
         return read_json_lines(self.path / "gradients.jsonl", GradientRecord, finite=False)
@@ -135,11 +145,14 @@ class Run:
         return 1 + len(self.info.get("more_seconds", []))
 
     def part_recipe(self, part: int) -> Recipe:
-        """The resolved recipe of a part; one that is cut short would fall back to defaults, and is refused."""
+        """The resolved recipe of a part, as it was written; what is lost of it would fall back to defaults, and is refused."""
         path = self.path / _recipe_file(part)
-        recipe = load_recipe(path)
-        if not re.search(rf"^{fields(Recipe)[-1].name}:.*\n\Z", read_document(path), re.MULTILINE):
-            raise damaged(str(path), "it is cut short")
+        recipe, tree = read_recipe(path)
+        lost = set(_flat(to_dict(recipe))) - set(_flat(tree))
+        if self.info.get("environment", {}).get("vitling") != vitling.__version__:
+            lost &= {fields(Recipe)[-1].name}  # another version may not have known them all
+        if lost or not read_document(path).endswith("\n"):
+            raise damaged(str(path), f"it lacks {min(lost)}" if lost else "it is cut short")
         return recipe
 
     def budget_looks(self, part: int) -> list[dict]:
@@ -176,8 +189,14 @@ class Run:
         saved = read_saved_metadata(folder)
         if saved is None:
             return
+        if self.recipe.model != saved.architecture:
+            raise UserError(
+                f"{self.path / 'recipe.yaml'} names model={show(self.recipe.model)}, but {folder / 'config.json'} is of {saved.architecture}; "
+                "restore them from a copy."
+            )
         for what, here, there in (
             ("class names", names, saved.class_names),
+            ("the name of the data", self.info.get("data", {}).get("name", ""), saved.data),
             ("preprocessing", self.preprocessing(), saved.preprocessing),
         ):
             if here != there:

@@ -207,7 +207,7 @@ class Study:
         is_first = name == self.names[0]
         centre, ci95 = confidence_interval(list(scores.values()))
         between, between_ci95 = (0.0, math.nan) if is_first else confidence_interval(paired)
-        speeds = [mean(record["images_per_second"] for record in run.timing()) for run in runs]
+        speeds = [mean(timing["images_per_second"] for _, timing in run.validations()) for run in runs]
         return Row(
             name=name,
             recipe=self.recipes[name],

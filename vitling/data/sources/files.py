@@ -7,11 +7,11 @@ import re
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from vitling.data.sources.images import IMAGE_SUFFIXES, ArrayImages, FileImages, Images, file_size
+from vitling.data.sources.images import IMAGE_SUFFIXES, ArrayImages, FileImages, Images, file_size, read_array_header
 from vitling.data.splits import name_some
 from vitling.errors import UserError, first_line
 from vitling.machine_memory import total_memory
@@ -295,7 +295,7 @@ def _check_headers(path: Path) -> None:
             if name not in ARRAYS:
                 continue
             with archive.open(member) as stream:
-                shape, dtype = _read_header(stream)
+                shape, dtype = read_array_header(stream)
                 held = member.file_size - stream.tell()
             if dtype.hasobject:  # unpickling runs whatever code an untrusted file holds
                 raise UserError(
@@ -313,13 +313,6 @@ def _check_headers(path: Path) -> None:
             f"{path} holds {needed / 2**30:,.1f} GB, and this machine has {total_memory() / 2**30:,.1f} GB of memory; "
             "save the images as files, in a folder per class, which are streamed"
         )
-
-
-def _read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], np.dtype]:
-    version = np.lib.format.read_magic(stream)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    shape, _, dtype = read(stream)
-    return shape, dtype
 
 
 def _check_images(what: str, images: np.ndarray) -> None:

@@ -2,12 +2,13 @@
 
 import copy
 import hashlib
+import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
-from typing import Any, NamedTuple, TypeGuard
+from typing import IO, Any, NamedTuple, TypeGuard
 
 import numpy as np
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
@@ -324,6 +325,11 @@ def _is_npy(source: str | BytesIO) -> TypeGuard[str]:
 def _open_npy(path: str) -> np.ndarray:
     """The array of a file, not read yet: a header that announces more than the file holds is refused, not made room for."""
     try:
+        with open(path, "rb") as file:
+            shape, dtype = read_array_header(file)
+            held = os.path.getsize(path) - file.tell()
+        if math.prod(shape) * dtype.itemsize > held or min(shape, default=0) < 0:
+            raise ValueError(f"it announces the shape {shape}, but only {held:,} bytes follow")
         array = np.load(path, allow_pickle=False, mmap_mode="r")
     except ValueError as error:
         if "allow_pickle" not in str(error) and "Python objects" not in str(error):
@@ -340,6 +346,14 @@ def _open_npy(path: str) -> np.ndarray:
         raise ValueError(f"its shape is {array.shape}; height x width or height x width x channels is allowed")
     _refuse_pixels(array.shape[1], array.shape[0])
     return array if array.ndim == 3 else array[..., None]
+
+
+def read_array_header(stream: IO[bytes]) -> tuple[tuple[int, ...], np.dtype]:
+    """Shape and type that the head of an .npy file announces."""
+    version = np.lib.format.read_magic(stream)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(stream)
+    return shape, dtype
 
 
 def _refuse_bomb(image: Image.Image) -> None:
