@@ -13,7 +13,7 @@ import torch
 from vitling.callbacks import Callback
 from vitling.data.sources.images import Images
 from vitling.errors import UserError, first_line
-from vitling.files import what_else
+from vitling.files import check_path, what_else
 from vitling.methods.token_labeling.label_maps import LabelMaps
 
 MOST_CLASSES = 2048  # float16 holds integers exactly up to here
@@ -21,7 +21,7 @@ MOST_CLASSES = 2048  # float16 holds integers exactly up to here
 
 def is_author_folder(folder: str | os.PathLike) -> bool:
     """Whether this is a folder of class folders with .pt files, and no run, which keeps its checkpoints so."""
-    folder = Path(folder)
+    folder = check_path(folder)
     return folder.is_dir() and not (folder / "run.json").exists() and next(folder.glob("*/*.pt"), None) is not None
 
 
