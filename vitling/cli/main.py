@@ -27,7 +27,7 @@ from vitling.cli.commands import (
     train,
 )
 from vitling.errors import UserError, one_line
-from vitling.values import show
+from vitling.values import show as shorten
 
 # typer brings its own click or uses the installed one, depending on its version
 UsageError: Any = typer.BadParameter.__base__
@@ -103,7 +103,7 @@ def main() -> None:
     except OSError as error:  # a path that may not be read or written, or cannot exist
         if not error.filename:
             raise
-        print(f"error: {show(str(error.filename))}: {error.strerror}.", file=sys.stderr)
+        print(f"error: {shorten(str(error.filename))}: {error.strerror}.", file=sys.stderr)
         sys.exit(2)
     if code == 130:  # Ctrl-C
         print("interrupted", file=sys.stderr)
