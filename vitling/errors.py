@@ -18,6 +18,11 @@ def did_you_mean(given: str, allowed: Iterable[str], *, show: int = 12) -> str:
     return f"Allowed: {', '.join(allowed[:show])}{more}." if allowed and show else ""
 
 
+def one_line(text: str) -> str:
+    """Text with its control characters written out: a file or class may be called anything, and a message stays one line."""
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
+
+
 def first_line(error: Exception, *, longest: int = 200) -> str:
     """What another library's exception says, as the end of one of our lines: torch puts a title before its reason."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]

@@ -1,9 +1,13 @@
-"""Files that are whole or not there, and never in the place of somebody else's: everything we write goes through `replacing`."""
+"""Files that are whole or not there, and never in the place of somebody else's: everything we write goes through `replacing`.
+
+What we read is a file, not a device or a pipe.
+"""
 
 import errno
 import json
 import os
 import secrets
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +16,14 @@ from typing import Any
 from vitling.errors import UserError
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_LONGEST_PATH, _LONGEST_NAME = 4095, 255  # bytes, on every system that we know
+_KINDS = {
+    stat.S_ISDIR: "a folder",
+    stat.S_ISFIFO: "a named pipe",
+    stat.S_ISCHR: "a device",
+    stat.S_ISBLK: "a device",
+    stat.S_ISSOCK: "a socket",
+}
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
 
 Ours = Callable[[Path], bool]  # whether a file that exists is one that we wrote
@@ -119,7 +131,45 @@ def write_bytes(path: str | os.PathLike, data: bytes, ours: Ours | None = None) 
 
 
 def write_text(path: str | os.PathLike, text: str, ours: Ours | None = None) -> None:
-    write_bytes(path, text.encode(), ours)
+    """Text in UTF-8. The bytes of a file name that are not UTF-8 are written as \\udcXX, which JSON and YAML read back."""
+    write_bytes(path, text.encode(errors="backslashreplace"), ours)
+
+
+def check_path(path: str | os.PathLike) -> Path:
+    """A path that the system can be asked about; whether anything is there is another question."""
+    text = os.fspath(path)
+    try:
+        name = os.fsencode(text)
+    except UnicodeEncodeError:
+        name = b"\0"
+    if b"\0" in name:
+        raise UserError(f"{text!r:.80} cannot be a path: it holds characters that no file name may have.")
+    if len(name) > _LONGEST_PATH or max(map(len, name.split(os.fsencode(os.sep)))) > _LONGEST_NAME:
+        raise UserError(
+            f"{text[:40]}... cannot be a path: it has {len(text)} characters; names of up to {_LONGEST_NAME} bytes are allowed."
+        )
+    return Path(path)
+
+
+def what_else(path: str | os.PathLike) -> str:
+    """What lies at a path that is not a file, in words: reading it could take forever. Empty for a file; OSError where nothing is."""
+    mode = os.stat(path).st_mode
+    return "" if stat.S_ISREG(mode) else next((words for is_kind, words in _KINDS.items() if is_kind(mode)), "no file")
+
+
+def read_file(path: str | os.PathLike, *, at_most: int | None = None) -> bytes:
+    """The content of a file, of at most so many bytes."""
+    path = check_path(path)
+    try:
+        if other := what_else(path):
+            raise UserError(f"{path} is {other}, not a file.")
+        if at_most is not None and os.path.getsize(path) > at_most:
+            raise UserError(f"{path} is damaged: it has {os.path.getsize(path):,} bytes, more than it ever should.")
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing.") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}.") from None
 
 
 def _sync(path: Path) -> None:

@@ -468,7 +468,10 @@ def test_tensorboard_gets_the_metrics(tmp_path):
         (["optim.lr_factors.backbone=0.1"], "no parameter is called 'backbone'"),
         (["optim.betas=2,3"], "optim.name=adamw cannot be made here"),
         (["method_args.mixup=x"], "method=supervised cannot be made with"),
-        (["method_args.label_smoothing=2"], "must lie between 0 and 1"),
+        (
+            ["method_args.label_smoothing=2"],
+            "method_args.label_smoothing=2 is out of range; it must be at least 0 and at most 1",
+        ),
         (["model_args.drop_path_rate=5"], "these settings cannot train"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",

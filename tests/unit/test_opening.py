@@ -317,14 +317,14 @@ def test_a_folder_that_is_damaged_is_refused(exported, tmp_path):
     config = json.loads((folder / "config.json").read_text())
     for change, said in (
         ({"architecture": None}, "does not name a timm architecture"),
-        ({"architecture": "vit_unknown"}, "cannot be loaded: Unknown model (vit_unknown)."),
+        ({"architecture": "vit_unknown"}, "names the architecture 'vit_unknown', which timm does not know"),
         ({"model_args": {**config["model_args"], "depth": 2}}, "Missing key(s) in state_dict"),
-        ({"vitling": {**config["vitling"], "class_names": ["ant"]}}, "has 2 classes, but its config.json names 1"),
+        ({"vitling": {**config["vitling"], "class_names": ["ant"]}}, "it states the class names twice, and not alike"),
     ):
         (folder / "config.json").write_text(json.dumps({**config, **change}))
         assert said in message(open_model, folder)
     (folder / "config.json").write_text("{")
-    assert "is not valid JSON; export or download it again" in message(open_model, folder)
+    assert "is not valid JSON" in message(open_model, folder)
 
 
 @pytest.mark.slow
@@ -333,3 +333,23 @@ def test_an_onnx_file_is_no_module(run, tmp_path):
     opened = open_model(export(run, "onnx", tmp_path / "model.onnx").path)
     with pytest.raises(UserError, match="is an ONNX file, which shows only its outputs; give the run or a timm folder"):
         opened.module  # noqa: B018
+
+
+def test_published_weights_are_read_as_weights_only_whichever_way_they_come(monkeypatch):
+    """timm's own default was another one in older versions."""
+    from vitling.runs import opening
+
+    asked = []
+
+    def fetch(*place, **options):
+        asked.append(options.get("weights_only"))
+        return timm.create_model("resnet18").state_dict()
+
+    monkeypatch.setattr(opening, "load_state_dict_from_hf", fetch)
+    monkeypatch.setattr(opening, "load_state_dict_from_url", fetch)
+    config = timm.get_pretrained_cfg("resnet18")
+    config.url = "https://example.invalid/resnet18.pth"
+    monkeypatch.setattr(timm, "get_pretrained_cfg", lambda name: config)
+    for config.hf_hub_id in ("timm/resnet18.a1_in1k", None):
+        open_model("resnet18")
+    assert asked == [True, True]

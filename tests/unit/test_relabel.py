@@ -181,6 +181,20 @@ def test_settings_that_cannot_be_are_refused(folder, tmp_path):
 # -- the authors' files ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("size", [7, 1, (16, 7), 0, 100_000])
+def test_a_size_that_gives_no_map_is_refused(folder, tmp_path, size):
+    vit = timm.create_model("boot_vit_test", img_size=16, num_classes=3, in_chans=1).eval()
+    for annotator in (small_cnn(), vit):
+        with pytest.raises(UserError, match="size=") as error:
+            relabel(annotator, str(folder), tmp_path / "maps", size=size)
+        assert "\n" not in str(error.value)
+    assert not (tmp_path / "maps").exists()
+
+
+def test_a_larger_size_gives_a_finer_map(folder, tmp_path):
+    assert relabel(small_cnn(), str(folder), tmp_path / "maps", size=32).header.grid == (4, 4)
+
+
 def test_maps_survive_the_way_through_the_authors_files(folder, tmp_path):
     maps = relabel(small_cnn(), str(folder), tmp_path / "maps", fit="crop", size=24, raw_scores=True)
     export_to_authors(maps, str(folder), tmp_path / "pt")

@@ -229,8 +229,8 @@ def test_image_mixing_goes_together_with_and_without_mixtoken(mix):
     ("name", "options", "message"),
     [
         ("resnet18", {}, "ResNet has no tokens to label"),
-        ("lvvit_test", dict(axes="released"), "axes='released' must be one of geometric, official"),
-        ("lvvit_test", dict(class_label="both"), "class_label='both' map or truth"),
+        ("lvvit_test", dict(axes="released"), "axes=released is not one of geometric, official"),
+        ("lvvit_test", dict(class_label="both"), "class_label=both is not one of map, truth"),
         ("lvvit_test", dict(label_tokens=False), "would leave the dense head of this model untrained"),
         ("lvvit_test", dict(dense_wieght=1), r"no argument 'method_args.dense_wieght'. Did you mean dense_weight"),
     ],

@@ -1,5 +1,6 @@
 """The command line: its table of commands, and how it ends. Free of torch: each command imports what it needs."""
 
+import io
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -27,7 +28,8 @@ from vitling.cli.commands import (
     train,
 )
 from vitling.cli.terminal.streams import lasting_streams, others_silenced
-from vitling.errors import UserError
+from vitling.errors import UserError, one_line
+from vitling.values import show as shorten
 
 # typer brings its own click or uses the installed one, depending on its version
 UsageError: Any = typer.BadParameter.__base__
@@ -85,6 +87,8 @@ def _options(
 
 def main() -> None:
     """Run the command and exit with its code: 2 and one line for a user error, 130 and 143 for Ctrl-C and SIGTERM."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="surrogateescape")  # file names are printed as the bytes that they are
     with lasting_streams() as out, others_silenced(), _terminable():
         code = _run()
         out.flush()
@@ -98,12 +102,17 @@ def _run() -> int:
     try:
         code = app(standalone_mode=False) or 0
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {one_line(str(error))}", file=sys.stderr)
         return 2
     except UsageError as error:
         text = error.format_message().strip()
         text = text[:1].lower() + text[1:] + ("" if text.endswith((".", "?")) else ".")
         print(f"error: {text} See `{error.ctx.command_path if error.ctx else 'vitling'} --help`.", file=sys.stderr)
+        return 2
+    except OSError as error:  # a path that may not be read or written, or cannot exist
+        if not error.filename:
+            raise
+        print(f"error: {shorten(str(error.filename))}: {error.strerror}.", file=sys.stderr)
         return 2
     if code == 130:  # Ctrl-C
         print("interrupted", file=sys.stderr)

@@ -1,5 +1,6 @@
 """Arguments and options that several commands share, and what becomes of them."""
 
+import math
 import shlex
 import sys
 from pathlib import Path
@@ -8,9 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from vitling.cli import completion
+from vitling.files import check_path
 
 if TYPE_CHECKING:
     from vitling.data.pipeline.reading import Reading
+
+
+def finite(number: float | None) -> float | None:
+    """A range lets NaN pass, which is neither below nor above anything."""
+    if number is not None and not math.isfinite(number):
+        raise typer.BadParameter(f"{number} is not a finite number.")
+    return number
+
 
 DATA_HELP = "digits, cifar100, hf:owner/name, a folder, a CSV, a list or an .npz."
 Data = Annotated[str, typer.Argument(metavar="DATA", help=DATA_HELP, autocompletion=completion.data)]
@@ -32,17 +42,30 @@ Seeds = Annotated[str, typer.Option(help="How many, or which: 5, or 0,3,7.")]
 EqualTime = Annotated[
     str | None, typer.Option(help="Equal wall time per run, such as 5m; epochs follow from measured speed.")
 ]
-Jobs = Annotated[int, typer.Option(min=1, help="Runs at the same time, each in a process of its own.")]
-ThreadsOfEach = Annotated[int | None, typer.Option(min=1, help="CPU threads of each run.")]
+Jobs = Annotated[int, typer.Option(min=1, max=512, help="Runs at the same time, each in a process of its own.")]
+ThreadsOfEach = Annotated[int | None, typer.Option(min=1, max=1024, help="CPU threads of each run.")]
 Budget = Annotated[
     str | None, typer.Option(help="Time to use, such as 90s, 30m or 2h: fits epochs and schedule to it.")
 ]
-Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads; default: one or all, as is faster.")]
+Threads = Annotated[int | None, typer.Option(min=1, max=1024, help="CPU threads; default: one or all, as is faster.")]
 DataRoot = Annotated[Path | None, typer.Option(help="Folder that already holds a named dataset.")]
 MemoryGb = Annotated[
-    float | None, typer.Option(min=0, help="Decoded images may take so much memory; larger data is streamed.")
+    float | None,
+    typer.Option(
+        min=0, max=1e6, callback=finite, help="Decoded images may take so much memory; larger data is streamed."
+    ),
 ]
-Workers = Annotated[int | None, typer.Option(min=0, help="Processes that read streamed data.")]
+Workers = Annotated[int | None, typer.Option(min=0, max=512, help="Processes that read streamed data.")]
+CheckpointSeconds = Annotated[
+    float, typer.Option(min=0, max=1e9, callback=finite, help="Save for resuming this often.")
+]
+EpochsOfAll = Annotated[
+    int | None, typer.Option(min=1, max=10_000_000, help="Epochs of every run; schedules shrink with them.")
+]
+ImageCount = Annotated[int, typer.Option("--images", min=1, max=10_000_000, help="How many images to look at.")]
+Top = Annotated[int, typer.Option(min=1, max=10_000_000, help="Classes per image.")]
+TopK = Annotated[int, typer.Option(min=1, max=65_536, help="Classes kept per cell.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="Port of the page; 0 takes any that is free.")]
 SkipBadImages = Annotated[bool, typer.Option("--skip-bad-images", help="Leave unreadable images out.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
@@ -66,4 +89,4 @@ def absolute(data: str) -> str:
     """Paths go into the recipe whole, so that the run can be repeated from anywhere; the name of a dataset stays a name."""
     from vitling.data.sources.named import match_name
 
-    return str(Path(data).resolve()) if Path(data).exists() and not match_name(data) else data
+    return str(Path(data).resolve()) if check_path(data).exists() and not match_name(data) else data

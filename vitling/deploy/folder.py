@@ -13,8 +13,9 @@ from torch import Tensor
 from vitling.deploy.model_card import hub_header, render_card
 from vitling.deploy.target import Export, Target
 from vitling.errors import UserError
-from vitling.files import write_bytes, write_text
+from vitling.files import read_file, write_bytes, write_text
 from vitling.runs.opening import open_model
+from vitling.runs.timm_folder import read_config
 
 
 class TimmFolder(Target):
@@ -30,9 +31,9 @@ class TimmFolder(Target):
     def writing(self, export: Export) -> Iterator[Callable[[Tensor], Tensor]]:
         with _new_folder(export.out) as folder:
             saved = export.run.path / export.which
-            config = {**json.loads((saved / "config.json").read_text()), "vitling": export.metadata.to_dict()}
-            config["model_args"].pop("num_classes", None)  # twice in runs of 0.1, which transformers refuses
-            write_bytes(folder / "model.safetensors", (saved / "model.safetensors").read_bytes())
+            config = {**read_config(saved, str(saved)), "vitling": export.metadata.to_dict()}
+            config.get("model_args", {}).pop("num_classes", None)  # twice in runs of 0.1, which transformers refuses
+            write_bytes(folder / "model.safetensors", read_file(saved / "model.safetensors"))
             write_text(folder / "config.json", json.dumps(config, indent=2, ensure_ascii=False) + "\n")
             write_text(folder / "README.md", self._card(export))
             yield open_model(folder, device="cpu").logits

@@ -16,6 +16,7 @@ import yaml
 from vitling.data.pipeline.preprocessing import Preprocessing
 from vitling.data.sources.images import enlarged
 from vitling.evaluation.intervals import wilson_interval
+from vitling.evaluation.metrics import Evaluation
 from vitling.evaluation.temperature import Calibration
 from vitling.models import our_models
 from vitling.recipes import to_dict
@@ -74,7 +75,7 @@ def hub_header(run: Run, which: str, metadata: ModelMetadata) -> str:
 def recorded_test(run: Run, which: str) -> dict | None:
     """The evaluation of these weights on the run's own test split, if there was one."""
     path = run.path / ("evaluation-test.json" if which == "best" else f"evaluation-test-{which}.json")
-    return json.loads(path.read_text()) if path.exists() else None
+    return vars(Evaluation.read(path)) if path.exists() else None
 
 
 def validation_record(run: Run, which: str) -> dict | None:

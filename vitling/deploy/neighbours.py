@@ -52,7 +52,7 @@ def open_neighbours(
     belongs_to = {"data": dataset.fingerprint, "weights": run.weights_digest(which)}
     path = run.path / f"neighbours-{which}.safetensors"
     features = _read(path, belongs_to)
-    if features is None:
+    if features is None or features.ndim != 2 or len(features) != len(images) or not features.isfinite().all():
         features = _compute(run, model, images, reading, callback)
         with contextlib.suppress(UserError):  # a disk that is read-only or full: computed again next time
             write_bytes(path, to_safetensors({"features": features}, belongs_to), ours=_is_features)
@@ -64,7 +64,7 @@ def _read(path, belongs_to: dict[str, str]) -> Tensor | None:
     try:
         with safe_open(path, framework="pt") as file:
             return file.get_tensor("features") if file.metadata() == belongs_to else None
-    except (FileNotFoundError, SafetensorError):
+    except (OSError, SafetensorError):
         return None
 
 

@@ -18,7 +18,7 @@ from vitling.data.sources.images import IMAGE_SUFFIXES, BadImage, FileImages, lo
 from vitling.deploy.predictor import Predictor, open_predictor
 from vitling.diagnose.overlay import attention_map, check_attention, draw_overlay
 from vitling.errors import UserError
-from vitling.files import new, replacing
+from vitling.files import check_path, new, replacing, what_else
 from vitling.runs.run import Run
 
 BATCH = 64
@@ -166,7 +166,7 @@ def _draw(predictor: Predictor, pixels: Tensor, pictures: list[Path]) -> None:
 def find_images(given: list[str | Path]) -> list[Path]:
     """The given files, and the images below the given folders in the order of their names."""
     found = []
-    for path in map(Path, given):
+    for path in map(check_path, given):
         if path.is_dir():
             inside = sorted(p for p in path.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file())
             if not inside:
@@ -175,6 +175,8 @@ def find_images(given: list[str | Path]) -> list[Path]:
                 )
             found += inside
         elif path.exists():
+            if other := what_else(path):
+                raise UserError(f"{path} is {other}, not an image.")
             found.append(path)
         else:
             raise UserError(f"no image at {path}.")

@@ -1,6 +1,5 @@
 """The page of a training run: curves, confusion, mistakes, attention, and everything needed to repeat it."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -112,8 +111,8 @@ def summary_facts(run: Run, result: Evaluation) -> dict[str, str]:
     best, data = info["best"], info["data"]
     facts = {"validation accuracy": accuracy_with_interval(result.top1, result.top1_interval, result.images)}
     if (known := run.path / "evaluation-test.json").exists():
-        test, looks = json.loads(known.read_text()), info.get("test_looks", 1)
-        facts["test accuracy"] = accuracy_with_interval(test["top1"], test["top1_interval"], test["images"])
+        test, looks = Evaluation.read(known), info.get("test_looks", 1)
+        facts["test accuracy"] = accuracy_with_interval(test.top1, test.top1_interval, test.images)
         facts["test accuracy"] += f", looked at {'once' if looks == 1 else f'{looks} times'}"
     return {
         **facts,
@@ -131,7 +130,7 @@ def accuracy_with_interval(top1: float, interval: Sequence[float], images: int) 
 
 def speed_facts(run: Run) -> dict[str, str]:
     """How fast it trained, over all validations: medians, because other programs disturb single ones."""
-    timing, info = run.timing(), run.info
+    timing, info = [timing for _, timing in run.validations()], run.info
     validations = sum(record["validation_seconds"] for record in timing)
     return {
         "training": f"{np.median([record['images_per_second'] for record in timing]):,.0f} images/s (median over {counted(len(timing), 'epoch')} with a validation)",
@@ -143,7 +142,7 @@ def speed_facts(run: Run) -> dict[str, str]:
 
 def learning_charts(run: Run) -> list:
     """Loss, accuracy and, where they were logged, gradient norms over the epochs."""
-    records = run.metrics()
+    records = [record for record, _ in run.validations()]
     epochs = [record["epoch"] for record in records]
     loss = {"training": [r["train_loss"] for r in records], "validation": [r["val_loss"] for r in records]}
     accuracy = {"validation": [r["val_top1"] for r in records]}

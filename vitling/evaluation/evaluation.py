@@ -105,7 +105,7 @@ def _companions(run: Run, seen: Predictions, callback: Callback | None) -> dict[
 
 def read_evaluation(run: Run) -> Evaluation:
     """What a run reached on its own test split, as it was written when that was looked at."""
-    return Evaluation.from_json((run.path / "evaluation-test.json").read_text())
+    return Evaluation.read(run.path / "evaluation-test.json")
 
 
 def _open(run: Run, data: str | None, reading: Reading, opened: Dataset | None) -> Dataset:

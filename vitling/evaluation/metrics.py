@@ -2,14 +2,42 @@
 
 import json
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypedDict
 
 import torch
 from torch import Tensor, nn
 
 from vitling._deprecated import renamed_attribute
+from vitling.documents import damaged, parse_json, read_document
 from vitling.evaluation.calibration import expected_calibration_error
 from vitling.evaluation.intervals import wilson_interval
+from vitling.values import Count, CountOrNone, Range, Share
+
+
+class ClassRecord(TypedDict):
+    name: str
+    images: CountOrNone
+    accuracy: Share | None
+    interval: tuple[Share, Share] | None
+
+
+class EvaluationRecord(TypedDict):
+    """evaluation-*.json."""
+
+    data: str
+    split: Literal["train", "val", "test"]
+    images: Count
+    top1: Share
+    top1_interval: tuple[Share, Share]
+    top5: Share | None
+    macro_f1: Share
+    loss: Annotated[float, Range(0, 1e9)]
+    ece: Share
+    class_names: list[str]
+    per_class: list[ClassRecord]
+    confusion: list[list[CountOrNone]]
 
 
 @dataclass
@@ -51,11 +79,30 @@ class Evaluation:
         return json.dumps(asdict(self), indent=1, ensure_ascii=False)
 
     @classmethod
-    def from_json(cls, text: str) -> "Evaluation":
-        values = json.loads(text)
+    def from_json(cls, text: str, source: str = "the evaluation") -> "Evaluation":
+        """Read it back; `source` is the file that it is from, which anything may have happened to."""
+        values = dict(parse_json(text, EvaluationRecord, source))
         if "right" in values:  # written before 0.2
             values["correct"] = values.pop("right")
-        return cls(**values)
+        known: dict[str, Any] = {f.name: values[f.name] for f in fields(cls) if f.name in values}
+        evaluation = cls(**{**known, "top1_interval": tuple(values["top1_interval"])})
+        if not evaluation._adds_up():
+            raise damaged(source, "its numbers contradict each other")
+        return evaluation
+
+    @classmethod
+    def read(cls, path: Path) -> "Evaluation":
+        return cls.from_json(read_document(path), str(path))
+
+    def _adds_up(self) -> bool:
+        classes, correct = len(self.class_names), self.correct
+        return (
+            classes == len(self.per_class) == len(self.confusion)
+            and all(len(row) == classes for row in self.confusion)
+            and sum(map(sum, self.confusion)) == self.images
+            and sum(self.confusion[i][i] for i in range(classes)) == round(self.top1 * self.images)
+            and (not correct or (len(correct) == self.images and correct.count("1") == round(self.top1 * self.images)))
+        )
 
 
 @dataclass

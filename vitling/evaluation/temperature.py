@@ -9,19 +9,35 @@ import json
 import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated, TypedDict
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from vitling.callbacks import Callback
 from vitling.data.pipeline.reading import Reading
+from vitling.documents import read_json
 from vitling.errors import UserError
 from vitling.evaluation.calibration import expected_calibration_error
 from vitling.evaluation.predictions import Predictions, predict_validation
 from vitling.files import json_with, write_text
 from vitling.runs.run import WEIGHTS, Run, check_weights, load_run
+from vitling.values import Count, Range, Share
 
 LARGEST = 20.0  # beyond this, and below its inverse, a temperature only says that the model knows nothing or everything
+Loss = Annotated[float, Range(0, 1e9)]
+
+
+class CalibrationRecord(TypedDict):
+    """An entry of calibration.json."""
+
+    temperature: Annotated[float, Range(1 / LARGEST - 1e-6, LARGEST + 1e-6)]
+    images: Count
+    loss_before: Loss
+    loss_after: Loss
+    ece_before: Share
+    ece_after: Share
+    weights: str
 
 
 @dataclass(frozen=True)
@@ -52,8 +68,8 @@ def calibrate(
     check_weights(which)
     run = run if isinstance(run, Run) else load_run(run)
     digest, kept = run.weights_digest(which), _read(run)
-    if digest and kept.get(which, {}).get("weights") == digest:
-        return Calibration(**kept[which])
+    if digest and which in kept and kept[which]["weights"] == digest:
+        return Calibration(**{name: kept[which][name] for name in CalibrationRecord.__required_keys__})
     if predictions is None:  # load_model refuses a run that has no weights yet
         predictions = predict_validation(run, run.load_model(which), reading=reading, callback=callback)
     result = _fit(predictions, digest)
@@ -105,7 +121,8 @@ def _is_calibration(path: Path) -> bool:
 
 
 def _read(run: Run) -> dict:
+    """What was fitted before. A file that is damaged or missing is fitted and written again: it holds nothing that is not known."""
     try:
-        return json.loads((run.path / "calibration.json").read_text())
-    except (FileNotFoundError, json.JSONDecodeError):
+        return read_json(run.path / "calibration.json", dict[str, CalibrationRecord])
+    except UserError:
         return {}

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_type_hints
 
 from torch import Tensor, nn
 
@@ -15,6 +15,7 @@ from vitling.methods.preparation import Preparation
 from vitling.methods.supervised import Supervised
 from vitling.methods.token_bootstrap import TokenBootstrap
 from vitling.methods.token_labeling import TokenLabeling
+from vitling.values import check
 
 METHODS: dict[str, type[Method]] = {
     "supervised": Supervised,
@@ -25,9 +26,15 @@ METHODS: dict[str, type[Method]] = {
 }
 
 
+def check_method(name: str, method_args: dict) -> None:
+    """Refuse an unknown method, and arguments that it does not have or that are not of their annotated type and range."""
+    method = find_method(name)
+    _check_arguments(name, method_args, _parameters(method) | _parameters(method.prepare))
+
+
 def prepare_method(name: str, preparation: Preparation, method_args: dict) -> dict:
     """What `create_method` gets for the arguments of a recipe, after the method has prepared what it needs."""
-    _check_arguments(name, method_args, _parameters(find_method(name).prepare) | _parameters(METHODS[name]))
+    check_method(name, method_args)
     return METHODS[name].prepare(preparation, **method_args)
 
 
@@ -61,17 +68,24 @@ def find_omissions() -> dict[str, Omission]:
     return {name: method.omission for name, method in METHODS.items() if method.omission}
 
 
-def _parameters(function: Callable) -> set[str]:
-    """The arguments that a recipe may give; of a method that builds on another one, the other's too."""
-    functions = [vars(cls).get("__init__") for cls in function.__mro__] if inspect.isclass(function) else [function]
-    kinds = [p for f in functions if f for p in inspect.signature(f).parameters.values()]
-    return {p.name for p in kinds if p.kind is p.KEYWORD_ONLY} - {"num_classes", "class_weights"}
+def _parameters(function: Callable) -> dict[str, Any]:
+    """The arguments that a recipe may give, with their annotations; of a method that builds on another one, the other's too."""
+    functions = (
+        [vars(cls).get("__init__") for cls in function.__mro__[::-1]] if inspect.isclass(function) else [function]
+    )
+    kinds: dict[str, Any] = {}
+    for written in filter(inspect.isroutine, functions):
+        hints = get_type_hints(written, include_extras=True) if hasattr(written, "__annotations__") else {}
+        found = inspect.signature(written).parameters.values()
+        kinds |= {p.name: hints.get(p.name, Any) for p in found if p.kind is p.KEYWORD_ONLY}
+    return {name: kind for name, kind in kinds.items() if name not in ("num_classes", "class_weights")}
 
 
-def _check_arguments(name: str, given: dict, allowed: set[str]) -> None:
-    for key in given:
+def _check_arguments(name: str, given: dict, allowed: dict[str, Any]) -> None:
+    for key, value in given.items():
         if key not in allowed:
             raise UserError(f"method={name} has no argument 'method_args.{key}'. {did_you_mean(key, allowed)}")
+        check(value, allowed[key], f"method_args.{key}")
 
 
 __all__ = [
@@ -80,6 +94,7 @@ __all__ = [
     "Method",
     "Omission",
     "Preparation",
+    "check_method",
     "create_method",
     "find_method",
     "find_omissions",

@@ -8,25 +8,24 @@ of every epoch; tokens need not form a square.
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from vitling.errors import UserError, did_you_mean
+from vitling.errors import UserError, first_line
 from vitling.methods.method import Batch, Omission
 from vitling.methods.mixing import MixingMethod
+from vitling.model_arguments import check_model_args
 from vitling.models import build_model
 from vitling.models.agent import Agent, create_agent, mlp_layers, read_structure
 from vitling.models.contract import square_grid, token_grid
 from vitling.optim import parameter_groups
 from vitling.recipes import Optim, Recipe
+from vitling.values import Range, Rate, Temperature, Weight
 
-POOLS = ("sequence", "2d")
-NORMS = ("layer", "l2")
-ALIGNMENTS = ("flat", "tensor", "none")
 NAMED_AGENT = "agent_small"  # in timm's registry; its other arguments make any agent of it
 
 
@@ -174,27 +173,20 @@ class Bootstrap(MixingMethod):
         *,
         agent: str = "auto",
         agent_args: dict | None = None,
-        agent_lr: float | None = None,
-        agent_weight_decay: float | None = None,
-        agent_clip_grad: float = 0.0,
+        agent_lr: Annotated[float, Range(above=0, high=1000)] | None = None,
+        agent_weight_decay: Rate | None = None,
+        agent_clip_grad: Annotated[float, Range(0, 1e9)] = 0.0,
         share: bool = False,
-        align: str | None = None,
-        temperature: float = 4.0,
-        mutual_weight: float = 1.0,
-        feature_weight: float = 10.0,
+        align: Literal["flat", "tensor", "none"] | None = None,
+        temperature: Temperature = 4.0,
+        mutual_weight: Weight = 1.0,
+        feature_weight: Weight = 10.0,
         feature_decay: bool = True,
-        feature_pool: str = "sequence",
-        feature_norm: str = "layer",
+        feature_pool: Literal["sequence", "2d"] = "sequence",
+        feature_norm: Literal["layer", "l2"] = "layer",
         **mixing: Any,
     ):
         super().__init__(model, **mixing)
-        _check_choice("align", align or "flat", ALIGNMENTS)
-        _check_choice("feature_pool", feature_pool, POOLS)
-        _check_choice("feature_norm", feature_norm, NORMS)
-        if temperature <= 0:
-            raise UserError(f"method_args.temperature={temperature:g} must be more than 0; the paper's is 4.")
-        if min(mutual_weight, feature_weight) < 0:
-            raise UserError(f"{mutual_weight=} and {feature_weight=} must not be negative; 0 turns one off.")
         if align and not share:
             raise UserError(
                 f"method_args.align={align} aligns gradients of shared weights; add method_args.share=true."
@@ -308,10 +300,15 @@ class Bootstrap(MixingMethod):
 def build_agent(vit: nn.Module, name: str, arguments: dict, share: bool, num_classes: int) -> nn.Module:
     """The agent matched to the ViT, or any model by name for the same images."""
     if name == "auto":
+        check_model_args(arguments, "method_args.agent_args")
         try:
             return create_agent(vit, share=share, **arguments)
-        except TypeError as error:
-            raise UserError(f"no agent can be built with method_args.agent_args={arguments}: {error}.") from None
+        except UserError:
+            raise
+        except Exception as error:  # layers refuse sizes that do not fit together in many ways
+            raise UserError(
+                f"no agent can be built with method_args.agent_args={arguments}: {first_line(error)}"
+            ) from None
     if share:
         raise UserError(
             f"an agent that shares is built from the ViT, so method_args.agent={name} cannot be it; "
@@ -339,8 +336,3 @@ def companion_agent(recipe: Recipe, vit: nn.Module) -> nn.Module:
     # One that is matched to the ViT is not of timm's registry and has no config of its own.
     agent.pretrained_cfg = {**getattr(agent, "pretrained_cfg", {}), "input_size": vit.pretrained_cfg["input_size"]}
     return agent
-
-
-def _check_choice(key: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise UserError(f"method_args.{key}={value} is not one of {', '.join(allowed)}. {did_you_mean(value, allowed)}")

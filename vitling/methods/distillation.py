@@ -7,21 +7,21 @@ head. Deviates: the soft loss is the formula's batch mean; DeiT's code divides b
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vitling.errors import UserError, did_you_mean
+from vitling.errors import UserError
 from vitling.methods.bootstrap import mutual_loss
 from vitling.methods.method import Batch
 from vitling.methods.mixing import MixingMethod
 from vitling.methods.preparation import Preparation
 from vitling.recipes import Recipe
 from vitling.runs.opening import OpenedModel, build_network, is_there, open_model, timm_preprocessing
+from vitling.values import PartOf, Temperature
 
-KINDS = ("hard", "soft")
 NO_TEACHER = (
     "method=distillation needs a teacher: method_args.teacher=RUN, the folder of a finished run on the same data, "
     "or a timm model with published weights for the same classes."
@@ -76,18 +76,12 @@ class Distillation(MixingMethod):
         *,
         teacher: str | OpenedModel = "",
         class_names: Sequence[str] | None = None,
-        kind: str = "hard",
-        teacher_weight: float = 0.5,
-        temperature: float = 3.0,
+        kind: Literal["hard", "soft"] = "hard",
+        teacher_weight: PartOf = 0.5,
+        temperature: Temperature = 3.0,
         **mixing: Any,
     ):
         super().__init__(model, **mixing)
-        if kind not in KINDS:
-            raise UserError(f"method_args.kind={kind} is not one of {', '.join(KINDS)}. {did_you_mean(kind, KINDS)}")
-        if not 0 < teacher_weight <= 1:
-            raise UserError(f"method_args.teacher_weight={teacher_weight:g} must be more than 0 and at most 1.")
-        if temperature <= 0:
-            raise UserError(f"method_args.temperature={temperature:g} must be more than 0; DeiT's is 3.")
         self.kind, self.teacher_weight, self.temperature = kind, teacher_weight, temperature
         opened = teacher if isinstance(teacher, OpenedModel) else open_teacher(teacher)
         check_teacher(opened, model, self.num_classes)

@@ -5,13 +5,17 @@ Strategy to Train Strong Classifiers with Localizable Features". Boxes, partners
 batch size, odd ones and one image included, and the given batch is left as it was.
 """
 
+from typing import Annotated, Literal
+
 import torch
 from torch import Tensor, nn
 
 from vitling.errors import UserError, did_you_mean
 from vitling.methods.method import Method
+from vitling.values import Range, Share
 
 MODES = ("batch", "pair", "elem")
+Alpha = Annotated[float, Range(0, 1000)]  # of a beta distribution; 0 turns the mixing off
 
 
 class Mix:
@@ -113,12 +117,12 @@ class MixingMethod(Method):
         *,
         num_classes: int,
         class_weights: Tensor | None = None,
-        label_smoothing: float = 0.0,
-        mixup: float = 0.0,
-        cutmix: float = 0.0,
-        mix_prob: float = 1.0,
-        mix_switch_prob: float = 0.5,
-        mix_mode: str = "batch",
+        label_smoothing: Share = 0.0,
+        mixup: Alpha = 0.0,
+        cutmix: Alpha = 0.0,
+        mix_prob: Share = 1.0,
+        mix_switch_prob: Share = 0.5,
+        mix_mode: Literal["batch", "pair", "elem"] = "batch",
     ):
         super().__init__(model, num_classes=num_classes, class_weights=class_weights)
         self.mix = Mix(

@@ -16,6 +16,7 @@ from vitling.methods.method import Batch
 from vitling.methods.token_labeling import TokenLabeling
 from vitling.optim import parameter_groups
 from vitling.recipes import Optim, Recipe, replace
+from vitling.values import Temperature, Weight
 
 
 class TokenBootstrap(TokenLabeling):
@@ -31,8 +32,8 @@ class TokenBootstrap(TokenLabeling):
         num_classes: int,
         agent: str = "auto",
         agent_args: dict | None = None,
-        temperature: float = 4.0,
-        mutual_weight: float = 1.0,
+        temperature: Temperature = 4.0,
+        mutual_weight: Weight = 1.0,
         **token_labeling: Any,
     ):
         if token_labeling.pop("mix_token", False):
@@ -41,8 +42,6 @@ class TokenBootstrap(TokenLabeling):
                 "with method_args.cutmix=1."
             )
         super().__init__(model, num_classes=num_classes, mix_token=False, **token_labeling)
-        if temperature <= 0 or mutual_weight < 0:
-            raise UserError(f"{temperature=} must be more than 0, and {mutual_weight=} not negative.")
         self.temperature, self.mutual_weight = temperature, mutual_weight
         self.agent = build_agent(model, agent, agent_args or {}, share=False, num_classes=num_classes)
         self.agent_args = agent_args or {}

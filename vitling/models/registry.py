@@ -13,7 +13,10 @@ from timm.models import build_model_with_cfg, generate_default_cfgs, resolve_pre
 from torch import nn
 
 from vitling.errors import UserError, did_you_mean, first_line
+from vitling.machine_memory import total_memory
+from vitling.model_arguments import check_model_args
 from vitling.models.weights import adapt_state
+from vitling.values import show
 
 
 def filter_checkpoint(state: dict, model: nn.Module) -> dict:
@@ -74,8 +77,10 @@ def build_model(
     name: str, *, num_classes: int, in_chans: int, img_size: tuple[int, int], **model_args: Any
 ) -> nn.Module:
     """Any model of ours or timm's for these images, checked to take them."""
-    _check_name(name)
+    check_name(name)
+    check_model_args(model_args)
     try:
+        _check_memory(name, img_size, num_classes=num_classes, in_chans=in_chans, **model_args)
         model = create_network(name, img_size, num_classes=num_classes, in_chans=in_chans, **model_args)
     except UserError:
         raise
@@ -83,12 +88,31 @@ def build_model(
         Exception
     ) as error:  # each family of timm refuses in its own way: some divide by zero, some assert in silence
         if not model_args:
-            raise _cannot_take(name, in_chans, img_size, error) from error
-        given = ", ".join(f"model_args.{key}={value}" for key, value in model_args.items())
+            raise _cannot_take(name, in_chans, img_size, error) from None
         size = f"{in_chans} x {img_size[0]} x {img_size[1]}"
-        raise UserError(f"model={name} cannot be built with {given} for images of {size}: {_reason(error)}") from error
-    _check_input(model, name, in_chans, img_size)
+        raise UserError(
+            f"model={name} cannot be built with {_shown(model_args)} for images of {size}: {_reason(error)}"
+        ) from None
+    check_input(model, name, in_chans, img_size)
     return model
+
+
+def _check_memory(name: str, img_size: tuple[int, int], **arguments: Any) -> None:
+    """Refuse a network that does not fit into memory, by building it without any first: the system would end us otherwise."""
+    random = torch.get_rng_state()
+    try:
+        with torch.device("meta"):
+            network = create_network(name, img_size, **arguments)
+    except (NotImplementedError, RuntimeError):  # some of timm's compute while they are built
+        return
+    finally:
+        torch.set_rng_state(random)
+    needed = sum(tensor.numel() * tensor.element_size() for tensor in (*network.parameters(), *network.buffers()))
+    if needed > (there_is := total_memory()):
+        raise UserError(
+            f"model={name} needs {needed / 2**30:,.0f} GB for its weights alone, and this machine has {there_is / 2**30:,.0f} GB; "
+            "choose smaller sizes."
+        )
 
 
 def create_network(name: str, img_size: tuple[int, int], **arguments: Any) -> nn.Module:
@@ -101,7 +125,8 @@ def create_network(name: str, img_size: tuple[int, int], **arguments: Any) -> nn
         return timm.create_model(name, **arguments)  # convolutional networks take any size
 
 
-def _check_input(model: nn.Module, name: str, in_chans: int, img_size: tuple[int, int]) -> None:
+def check_input(model: nn.Module, name: str, in_chans: int, img_size: tuple[int, int]) -> None:
+    """Refuse images of a size that a model cannot take."""
     patch = _separate_patch(model)
     if patch and any(side % p for side, p in zip(img_size, patch, strict=True)):
         p = patch[0]
@@ -113,11 +138,12 @@ def _check_input(model: nn.Module, name: str, in_chans: int, img_size: tuple[int
     training = model.training
     try:
         with torch.inference_mode():
-            model.eval()(torch.zeros(1, in_chans, *img_size))
+            device = next((parameter.device for parameter in model.parameters()), None)
+            model.eval()(torch.zeros(1, in_chans, *img_size, device=device))
     except UserError:
         raise
     except Exception as error:  # as above
-        raise _cannot_take(name, in_chans, img_size, error) from error
+        raise _cannot_take(name, in_chans, img_size, error) from None
     finally:
         model.train(training)
 
@@ -147,10 +173,15 @@ def _reason(error: Exception) -> str:
 
 def default_size(name: str) -> tuple[int, int]:
     """Height and width that a model was made for."""
-    _check_name(name)
+    check_name(name)
     return tuple(timm.get_pretrained_cfg(name, allow_unregistered=False).input_size[1:])
 
 
-def _check_name(name: str) -> None:
+def check_name(name: str) -> None:
+    """Refuse a name that timm does not know."""
     if not timm.is_model(name):
         raise UserError(f"unknown model '{name}'. {did_you_mean(name, timm.list_models())}")
+
+
+def _shown(arguments: dict) -> str:
+    return ", ".join(f"model_args.{key}={show(value)}" for key, value in arguments.items())

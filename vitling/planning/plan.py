@@ -31,6 +31,7 @@ from vitling.planning.survey import Survey, survey_data
 from vitling.recipes import DEFAULT, Recipe, load_recipe, override, to_dict
 from vitling.training.budget import MEASURED_SHARE, Speed, fit_to_budget
 from vitling.training.settings import Settings
+from vitling.training.setup import check_settings
 
 MEASURED_TRAIN, MEASURED_VAL = 1024, 128  # images that the speed is measured on, where the data has more
 MEASURED_SECONDS = 3.0
@@ -102,6 +103,7 @@ def plan(
         planned, choices = _agreed(choose(dataset, seen, settings, machine=machine, budget_seconds=budget_seconds))
     else:
         planned, choices = override(given, list(settings)), []
+    check_settings(planned)
     recipe = replace(planned, data=str(data))
     size = as_size(recipe.img_size) or (seen.largest if seen.small else default_size(recipe.model))
     warnings = find_conflicts(recipe, size, classes=len(dataset.class_names), channels=dataset.channels)

@@ -9,11 +9,13 @@ from typing import Any, Literal
 
 import yaml
 
+from vitling.documents import parse_yaml, read_yaml
 from vitling.errors import UserError, did_you_mean
-from vitling.files import Ours, write_text
+from vitling.files import Ours, check_path, write_text
 from vitling.recipes.earlier import bring_up_to_date
 from vitling.recipes.named import named_recipes
 from vitling.recipes.schema import Augment, Optim, Recipe
+from vitling.values import show
 
 
 def override(recipe: Recipe, settings: dict[str, Any] | list[str]) -> Recipe:
@@ -35,9 +37,11 @@ def _read_pair(text: str, tree: dict) -> tuple[str, Any]:
     if isinstance(node.get(rest), str) or not value:
         return key, value
     try:
-        return key, yaml.safe_load(value)
-    except yaml.YAMLError:
-        raise UserError(f"{key}={value} cannot be read; write it as YAML, such as {key}=3 or {key}=[1, 2].") from None
+        return key, parse_yaml(value, key)
+    except UserError:
+        raise UserError(
+            f"{key}={show(value)} cannot be read; write it as YAML, such as {key}=3 or {key}=[1, 2]."
+        ) from None
 
 
 def _find_group(tree: dict, key: str) -> tuple[dict, str]:
@@ -59,11 +63,13 @@ def from_dict(tree: dict) -> Recipe:
 
 def _build(kind: type, tree: dict, prefix: str) -> Any:
     if not isinstance(tree, dict):
-        raise UserError(f"{prefix.rstrip('.') or 'a recipe'} must be a group of keys, not {tree!r}.")
+        raise UserError(f"{prefix.rstrip('.') or 'a recipe'} must be a group of keys, not {show(tree)}.")
     types_of = typing.get_type_hints(kind)
     for key in tree:
         if key not in types_of:
-            raise UserError(f"unknown recipe key '{prefix}{key}'. {did_you_mean(f'{prefix}{key}', all_keys())}")
+            raise UserError(
+                f"unknown recipe key '{prefix}{show(key)}'. {did_you_mean(f'{prefix}{show(key)}', all_keys())}"
+            )
     return kind(**{key: _convert(value, types_of[key], prefix + key) for key, value in tree.items()})
 
 
@@ -76,12 +82,12 @@ def _convert(value: Any, kind: Any, key: str) -> Any:
     if origin is Literal:
         value = {False: "off", True: "on"}.get(value, value) if isinstance(value, bool) else value  # YAML's on and off
         if value not in args:
-            raise UserError(f"{key}={value} is not one of {', '.join(args)}. {did_you_mean(str(value), args)}")
+            raise UserError(f"{key}={show(value)} is not one of {', '.join(args)}. {did_you_mean(show(value), args)}")
         return value
     if origin is dict:
         if not isinstance(value, dict):
             raise UserError(f"{key} is a group; set its keys one by one, such as {key}.name=value.")
-        return {name: _convert(item, args[1], f"{key}.{name}") for name, item in value.items()}
+        return {name: _convert(item, args[1], f"{key}.{show(name)}") for name, item in value.items()}
     if origin is tuple:
         return _convert_tuple(value, args, key)
     return _convert_scalar(value, kind, key)
@@ -102,17 +108,12 @@ def _convert_union(value: Any, args: tuple, key: str) -> Any:
 
 def _convert_tuple(value: Any, args: tuple, key: str) -> tuple:
     if isinstance(value, str):
-        value = (
-            [yaml.safe_load(part) for part in value.replace("x", ",").split(",")]
-            if _is_size(value)
-            else value.split(",")
-        )
-        value = [part for part in value if part != ""]
+        value = [part for part in (value.replace("x", ",") if _is_size(value) else value).split(",") if part != ""]
     elif not isinstance(value, (list, tuple)):
         value = [value]
     kinds = args[:1] * len(value) if args[1:] == (...,) else args
     if len(kinds) != len(value):
-        raise UserError(f"{key}={value} needs {len(kinds)} values separated by commas.")
+        raise UserError(f"{key}={','.join(map(show, value))} needs {len(kinds)} values separated by commas.")
     return tuple(_convert(part, kind, key) for part, kind in zip(value, kinds, strict=True))
 
 
@@ -124,19 +125,18 @@ def _convert_scalar(value: Any, kind: Any, key: str) -> Any:
     if kind is Any:
         return _number(value) if isinstance(value, str) else value
     if kind is bool and not isinstance(value, bool):
-        raise UserError(f"{key}={value} must be true or false.")
+        raise UserError(f"{key}={show(value)} must be true or false.")
     if kind is str:
-        return "" if value is None else str(value)
+        if isinstance(value, bool | list | tuple | dict):
+            raise UserError(f"{key}={show(value)} must be text; put it in quotes.")
+        return "" if value is None else str(value) if isinstance(value, str | float) else show(value)
     try:
         converted = kind(value)
+        whole = kind is not int or converted == _number(value)
     except (TypeError, ValueError, OverflowError):
-        converted = None
-    if (
-        converted is None
-        or (kind is int and converted != _number(value))
-        or (isinstance(value, bool) and kind is not bool)
-    ):
-        raise UserError(f"{key}={value} must be {'an integer' if kind is int else 'a number'}.")
+        converted, whole = None, False
+    if not whole or (isinstance(value, bool) and kind is not bool):
+        raise UserError(f"{key}={show(value)} must be {'an integer' if kind is int else 'a number'}.")
     return converted
 
 
@@ -175,22 +175,28 @@ def _plain(value: Any) -> Any:
 
 def load_recipe(source: str | Path) -> Recipe:
     """A recipe by name (`digits/vit_nano`), from a YAML file, or from a run directory."""
-    path = Path(source)
+    path = check_path(source)
     path = path / "recipe.yaml" if path.is_dir() else path
     if path.suffix in (".yaml", ".yml"):
-        try:
-            tree = yaml.safe_load(path.read_text())
-        except FileNotFoundError:
-            raise UserError(f"no recipe file at {path}.") from None
-        except yaml.YAMLError as error:
-            raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
-        return from_dict(tree or {})
+        return read_recipe(path)[0]
     recipes = named_recipes()
     if str(source) not in recipes:
         raise UserError(
-            f"unknown recipe '{source}'. {did_you_mean(str(source), recipes)} `vitling list recipes` shows all."
+            f"unknown recipe '{show(str(source))}'. {did_you_mean(show(str(source)), recipes)} `vitling list recipes` shows all."
         )
     return recipes[str(source)]()
+
+
+def read_recipe(path: Path) -> tuple[Recipe, dict]:
+    """The recipe in a YAML file, and the keys that stand in it; a recipe has defaults for the others."""
+    if not path.exists():
+        raise UserError(f"no recipe file at {path}.")
+    tree = read_yaml(path)
+    tree = {} if tree is None else tree
+    try:
+        return from_dict(tree), tree
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
 
 
 def read_recipes(items: list[str]) -> dict[str, Recipe]:

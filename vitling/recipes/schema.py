@@ -1,12 +1,32 @@
 """Recipe: everything that defines an experiment, as frozen dataclasses. Load, save, override.
 
-Where and how a run happens (device, precision, folders) is not here: those are flags, see `train.Settings`.
+The annotation of a field is its type and its range, and is checked whenever a recipe is made. Where and how a run happens (device,
+precision, folders) is not here: those are flags, see `train.Settings`.
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from vitling.errors import UserError
+from vitling.model_arguments import check_model_args
+from vitling.values import (
+    Ascending,
+    AspectRatio,
+    Channels,
+    Count,
+    CountOrNone,
+    Momentum,
+    PartOf,
+    Range,
+    Rate,
+    Seed,
+    Share,
+    Side,
+    check_fields,
+)
+
+Epochs = Annotated[float, Range(0, 10_000_000)]
+Size = Side | tuple[Side, Side]
 
 
 @dataclass(frozen=True)
@@ -14,21 +34,24 @@ class Augment:
     """What happens to a training image, drawn independently for each image."""
 
     crop: Literal["none", "pad", "resized"] = "pad"
-    crop_padding: float = 0.125  # of the image side
+    crop_padding: Share = 0.125  # of the image side
     crop_padding_mode: Literal["zeros", "reflect"] = "zeros"  # what lies there: black, or the image's own reflection
-    crop_scale: tuple[float, float] = (0.08, 1.0)
-    crop_ratio: tuple[float, float] = (0.75, 4 / 3)
+    crop_scale: Annotated[tuple[PartOf, PartOf], Ascending()] = (0.08, 1.0)
+    crop_ratio: Annotated[tuple[AspectRatio, AspectRatio], Ascending()] = (0.75, 4 / 3)
     # crop=pad: at the size of the model, or at the image's own, which is enlarged afterwards
     crop_at: Literal["img_size", "original"] = "img_size"
     crop_when: Literal["first", "last"] = "first"  # before flips and RandAugment, or after them
     interpolation: Literal["bilinear", "bicubic", "random"] = "random"  # of crops, rotations, shears and shifts
-    hflip: float = 0.5
-    vflip: float = 0.0
+    hflip: Share = 0.5
+    vflip: Share = 0.0
     randaugment: str = ""  # timm's notation, e.g. rand-m9-mstd0.5-inc1
-    color_jitter: float = 0.0
-    erase: float = 0.0
-    cutout: float = 0.0  # side of a grey square over each image, as a share of the image's
-    repeats: int = 1  # repeated augmentation: views of each drawn image
+    color_jitter: Share = 0.0
+    erase: Share = 0.0
+    cutout: Share = 0.0  # side of a grey square over each image, as a share of the image's
+    repeats: Annotated[int, Range(1, 100)] = 1  # repeated augmentation: views of each drawn image
+
+    def __post_init__(self) -> None:
+        check_fields(self, "augment.")
 
 
 @dataclass(frozen=True)
@@ -36,26 +59,31 @@ class Optim:
     """Optimiser and schedule. Times are in epochs."""
 
     name: str = "adamw"
-    lr: float = 1e-3
-    lr_per_batch: int = 0  # 512: lr is meant for a batch of 512 and scales linearly with batch_size; 0: lr as it stands
-    weight_decay: float = 0.05
+    lr: Annotated[float, Range(above=0, high=1000)] = 1e-3
+    lr_per_batch: CountOrNone = (
+        0  # 512: lr is meant for a batch of 512 and scales linearly with batch_size; 0: lr as it stands
+    )
+    weight_decay: Rate = 0.05
     decay_all: bool = False  # also biases, norms and what the model asks to leave out
-    momentum: float = 0.9
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = 1e-8
+    momentum: Momentum = 0.9
+    betas: tuple[Momentum, Momentum] = (0.9, 0.999)
+    eps: Share = 1e-8
     schedule: Literal["cosine", "linear", "step", "constant"] = "cosine"
     schedule_per: Literal["step", "epoch"] = "step"
-    schedule_lag_epochs: int = 0  # DHVT's release trains its first two epochs at the first epoch's rate
-    warmup_epochs: float = 5.0
-    warmup_lr: float = 1e-6
-    min_lr: float = 1e-5
-    cooldown_epochs: int = 0  # the last ones of `epochs`, at min_lr
-    decay_epochs: float = 30.0  # schedule=step
-    decay_rate: float = 0.1
-    clip_grad: float = 0.0
-    layer_decay: float = 1.0
-    lr_factors: dict[str, float] = field(default_factory=dict)  # name pattern -> factor, e.g. {"blocks.*": 0.01}
-    sam_rho: float = 0.0
+    schedule_lag_epochs: CountOrNone = 0  # DHVT's release trains its first two epochs at the first epoch's rate
+    warmup_epochs: Epochs = 5.0
+    warmup_lr: Rate = 1e-6
+    min_lr: Rate = 1e-5
+    cooldown_epochs: CountOrNone = 0  # the last ones of `epochs`, at min_lr
+    decay_epochs: Annotated[float, Range(above=0, high=10_000_000)] = 30.0  # schedule=step
+    decay_rate: PartOf = 0.1
+    clip_grad: Annotated[float, Range(0, 1e9)] = 0.0
+    layer_decay: PartOf = 1.0
+    lr_factors: dict[str, Rate] = field(default_factory=dict)  # name pattern -> factor, e.g. {"blocks.*": 0.01}
+    sam_rho: Annotated[float, Range(0, 100)] = 0.0
+
+    def __post_init__(self) -> None:
+        check_fields(self, "optim.")
 
 
 @dataclass(frozen=True)
@@ -73,79 +101,64 @@ class Recipe:
     ] = ()  # name patterns of parameters that stay as they are; "backbone" is all but the classifier
     # from what
     data: str = "digits"
-    img_size: int | tuple[int, int] | None = None  # None: the size of the data, or the model's own for photographs
+    img_size: Size | None = None  # None: the size of the data, or the model's own for photographs
     # training images are fitted to this size before they are cropped; None: resized crops are cut from the picture itself
-    train_size: int | tuple[int, int] | None = None
-    channels: int | None = None
+    train_size: Size | None = None
+    channels: Channels | None = None
     fit: Literal["resize", "pad", "crop"] = "resize"
-    test_crop: float | None = None  # 0.875: test images are fitted to 256 pixels for 224, and the centre is cut out
+    test_crop: PartOf | None = None  # 0.875: test images are fitted to 256 pixels for 224, and the centre is cut out
     interpolation: Literal["bilinear", "bicubic"] = "bicubic"  # of fitting
-    mean: tuple[float, ...] | None = None  # None: of the training split
-    std: tuple[float, ...] | None = None
-    fraction: float = 1.0
+    mean: tuple[Share, ...] | None = None  # of pixels from 0 to 1; None: of the training split
+    std: tuple[PartOf, ...] | None = None
+    fraction: PartOf = 1.0
     # vitling: of what is left when validation has its part; bootstrapping: of all, before validation gets a part of that
     fraction_rule: Literal["vitling", "bootstrapping"] = "vitling"
-    val_fraction: float = 0.1  # carved from train where the data brings no validation split
-    test_split: Literal["test", "val"] = (
-        "test"  # val: the data's val split is the test, validation is carved from train
-    )
-    folds: int = 0  # k-fold: the validation split is fold number `fold` of `folds`
-    fold: int = 0
+    # carved from train where the data brings no validation split
+    val_fraction: Annotated[float, Range(above=0, below=1)] = 0.1
+    # val: the data's val split is the test, and validation is carved from train
+    test_split: Literal["test", "val"] = "test"
+    folds: CountOrNone = 0  # k-fold: the validation split is fold number `fold` of `folds`
+    fold: CountOrNone = 0
     balance: Literal["none", "sampler", "loss"] = "none"
     on_bad_image: Literal["error", "skip"] = "error"
     # how
-    epochs: int = 100
-    batch_size: int = 128  # images per optimiser step, over all processes
-    accumulate: int = 1  # in so many parts
+    epochs: Count = 100
+    batch_size: Count = 128  # images per optimiser step, over all processes
+    accumulate: Count = 1  # in so many parts
     augment: Augment = field(default_factory=Augment)
     optim: Optim = field(default_factory=Optim)
-    ema_decay: float = 0.0
+    ema_decay: Momentum = 0.0
     ema_warmup: bool = True
-    patience_epochs: int = 0  # stop when the validation accuracy has not risen for so long; 0: never
-    validate_every: int = 1
+    patience_epochs: CountOrNone = 0  # stop when the validation accuracy has not risen for so long; 0: never
+    validate_every: Count = 1
     compile: Literal["off", "on", "auto"] = "off"
-    seed: int = 0
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "accumulate", "validate_every"):
-            _check(name, getattr(self, name), getattr(self, name) >= 1, "an integer of at least 1")
-        for name in ("seed", "patience_epochs", "folds", "fold"):
-            _check(name, getattr(self, name), getattr(self, name) >= 0, "an integer of at least 0")
-        for name in ("weight_decay", "warmup_epochs", "min_lr", "cooldown_epochs", "clip_grad", "sam_rho"):
-            _check(f"optim.{name}", getattr(self.optim, name), getattr(self.optim, name) >= 0, "at least 0")
-        for name in ("img_size", "train_size"):
-            size = getattr(self, name)
-            sides = size if isinstance(size, tuple) else (size,)
-            _check(name, size, size is None or min(sides) > 0, "more than 0")
-        if self.optim.cooldown_epochs >= self.epochs:
-            raise UserError(
-                f"optim.cooldown_epochs={self.optim.cooldown_epochs} leaves nothing of epochs={self.epochs}."
-            )
+        check_fields(self)
+        check_model_args(self.model_args, own=False)  # what the data decides is refused where there is data
+        self._check_folds()
+        self._check_schedule()
+
+    def _check_folds(self) -> None:
         if self.fold and not self.folds:
             raise UserError(f"fold={self.fold} needs folds= too, such as folds=5.")
-        _check("fraction", self.fraction, 0 < self.fraction <= 1, "more than 0 and at most 1")
-        _check("val_fraction", self.val_fraction, 0 < self.val_fraction < 1, "between 0 and 1")
-        crop = self.test_crop
-        _check("test_crop", crop, crop is None or 0 < crop <= 1, "none, or more than 0 and at most 1, such as 0.875")
-        _check("ema_decay", self.ema_decay, 0 <= self.ema_decay < 1, "at least 0 and less than 1")
-        _check("optim.lr", self.optim.lr, self.optim.lr > 0, "more than 0")
-        _check("augment.repeats", self.augment.repeats, self.augment.repeats >= 1, "at least 1")
-        low, high = self.augment.crop_scale
-        _check("augment.crop_scale", (low, high), 0 < low <= high <= 1, "two shares, low and high, above 0 and up to 1")
-        if self.folds:
-            _check("folds", self.folds, self.folds >= 2, "0 (off) or at least 2")
-            _check("fold", self.fold, 0 <= self.fold < self.folds, f"0 to {self.folds - 1}, since folds={self.folds}")
-        spare = self.epochs - self.optim.cooldown_epochs
-        if self.optim.warmup_epochs and self.optim.warmup_epochs >= spare:
+        if self.folds == 1:
+            raise UserError("folds=1 is out of range; it must be 0 (off) or at least 2.")
+        if self.folds and self.fold >= self.folds:
             raise UserError(
-                f"optim.warmup_epochs={self.optim.warmup_epochs:g} leaves nothing of epochs={self.epochs}; "
-                "lower warmup_epochs or raise epochs."
+                f"fold={self.fold} is out of range; it must be 0 to {self.folds - 1}, since folds={self.folds}."
             )
 
-
-def _check(key: str, value: Any, holds: bool, allowed: str) -> None:
-    if not holds:
-        raise UserError(f"{key}={value} is out of range; it must be {allowed}.")
+    def _check_schedule(self) -> None:
+        optim, spare = self.optim, self.epochs - self.optim.cooldown_epochs
+        if spare < 1:
+            raise UserError(f"optim.cooldown_epochs={optim.cooldown_epochs} leaves nothing of epochs={self.epochs}.")
+        if optim.warmup_epochs and optim.warmup_epochs >= spare:
+            raise UserError(
+                f"optim.warmup_epochs={optim.warmup_epochs:g} leaves nothing of epochs={self.epochs}; "
+                "lower warmup_epochs or raise epochs."
+            )
 
 
 def scale_epochs(recipe: Recipe, epochs: int) -> Recipe:

@@ -3,17 +3,16 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import vitling
 from vitling.data.pipeline.preprocessing import Preprocessing
-from vitling.data.sources.images import FITS, INTERPOLATIONS
+from vitling.documents import parse_json
 from vitling.errors import UserError
+from vitling.values import Range, check_fields
 
 if TYPE_CHECKING:  # a run saves its models with this
     from vitling.runs.run import Run
-
-INPUTS = ("pixels", "normalized")
 
 
 @dataclass(frozen=True)
@@ -23,13 +22,15 @@ class ModelMetadata:
     architecture: str
     class_names: list[str]
     preprocessing: Preprocessing
-    temperature: float | None  # None: the model was never calibrated
+    temperature: Annotated[float, Range(above=0, high=1000)] | None  # None: the model was never calibrated
     data: str = ""  # what it was trained on
-    input: str = "pixels"  # an ONNX file takes uint8 pixels, or "normalized" float32
+    input: Literal["pixels", "normalized"] = "pixels"  # an ONNX file takes uint8 pixels, or "normalized" float32
     vitling: str = vitling.__version__
 
     @classmethod
-    def of_run(cls, run: "Run", temperature: float | None = None, *, input: str = "pixels") -> "ModelMetadata":
+    def of_run(
+        cls, run: "Run", temperature: float | None = None, *, input: Literal["pixels", "normalized"] = "pixels"
+    ) -> "ModelMetadata":
         data = run.info.get("data", {}).get("name", "")
         return cls(run.recipe.model, run.class_names, run.preprocessing(), temperature, data, input)
 
@@ -39,6 +40,8 @@ class ModelMetadata:
     @classmethod
     def from_dict(cls, entries: Mapping, source: str) -> "ModelMetadata":
         """Read it back; a file may come from anywhere, so what is missing or invalid is named."""
+        if not isinstance(entries, Mapping):
+            raise UserError(f"the metadata of {source} (input, classes) is invalid; export it again.")
         needed = [field.name for field in fields(cls)]
         if missing := [name for name in needed if name not in entries]:
             raise UserError(
@@ -48,29 +51,16 @@ class ModelMetadata:
         try:
             preprocessing = Preprocessing.from_dict(entries["preprocessing"])
             metadata = cls(**{**{name: entries[name] for name in needed}, "preprocessing": preprocessing})
-            sensible = metadata._is_sensible()
-        except (TypeError, AttributeError, ValueError):
-            sensible = False
-        if not sensible:
-            raise UserError(f"the metadata of {source} (input, classes) is invalid; export it again.")
+            check_fields(metadata)
+        except (TypeError, AttributeError, ValueError) as error:
+            raise UserError(
+                f"the metadata of {source} (input, classes) is invalid: {str(error).rstrip('.')}; export it again."
+            ) from None
+        if not metadata.class_names or len(set(metadata.class_names)) < len(metadata.class_names):
+            raise UserError(
+                f"the metadata of {source} (input, classes) is invalid: no names, or equal ones; export it again."
+            )
         return metadata
-
-    def _is_sensible(self) -> bool:
-        seen, names = self.preprocessing, self.class_names
-        return (
-            isinstance(names, list)
-            and len(names) > 0
-            and all(isinstance(name, str) for name in names)
-            and self.input in INPUTS
-            and seen.fit in FITS
-            and seen.interpolation in INTERPOLATIONS
-            and (seen.test_crop is None or 0 < seen.test_crop <= 1)
-            and len(seen.size) == 2
-            and min(*seen.size, seen.channels, seen.max_value) > 0
-            and len(seen.mean) == len(seen.std) == seen.channels
-            and min(seen.std) > 0
-            and (self.temperature is None or 0 < self.temperature < float("inf"))
-        )
 
     def to_strings(self) -> dict[str, str]:
         """Text for text, as ONNX wants it: names as they are, everything else as JSON."""
@@ -84,9 +74,9 @@ class ModelMetadata:
         entries = dict(strings)
         for name in ("class_names", "preprocessing", "temperature"):
             try:
-                entries[name] = json.loads(strings[name])
+                entries[name] = parse_json(strings[name], Any, source)
             except KeyError:
                 continue  # `from_dict` says what is missing
-            except json.JSONDecodeError:
+            except UserError:
                 entries.pop(name)
         return cls.from_dict(entries, source)

@@ -10,18 +10,21 @@ import torch
 from timm.layers import to_2tuple
 from timm.models import load_state_dict_from_hf
 from torch import Tensor, nn
+from torch.hub import load_state_dict_from_url
 
 import vitling.models  # noqa: F401  (registers our families)
 from vitling.callbacks import Callback
 from vitling.data.pipeline.preprocessing import Preprocessing
 from vitling.errors import UserError, did_you_mean, first_line
+from vitling.files import check_path
+from vitling.model_arguments import check_model_args
 from vitling.models.weights import load_weights
 from vitling.runs import hub
 from vitling.runs.device import default_device
 from vitling.runs.metadata import ModelMetadata
 from vitling.runs.onnx_model import OnnxModel
 from vitling.runs.run import Run, check_weights
-from vitling.runs.timm_folder import build_with, load_network, read_config
+from vitling.runs.timm_folder import build_with, load_network, read_config, read_saved_metadata
 
 LOCAL = "local-dir:"
 WEIGHTS_SUFFIXES = (".safetensors", ".pt", ".pth", ".tar", ".bin", ".ckpt")
@@ -127,10 +130,10 @@ def find_kind(source: Source) -> tuple[str, Any]:  # a module, a Run, a Path or 
         return "run", source
     text = str(source)
     if text.startswith(LOCAL):
-        return "folder", Path(text.removeprefix(LOCAL))
+        return "folder", check_path(text.removeprefix(LOCAL))
     if text.startswith(hub.PREFIX):
         return "hub", text
-    path = Path(text)
+    path = check_path(text)
     if path.is_dir():
         return ("run", Run(path)) if (path / "run.json").exists() else ("folder", path)
     if path.is_file():
@@ -173,10 +176,15 @@ def build_network(source: Source, *, device: torch.device | str) -> nn.Module:
         return place
     if kind == "onnx":
         raise UserError(f"{source} is an ONNX file, which shows only its outputs; give the run or a timm folder.")
-    folder = {"run": lambda: place.path / "best", "weights": lambda: place.parent, "folder": lambda: place}.get(kind)
+    find_folder = {"run": lambda: place.path / "best", "weights": lambda: place.parent, "folder": lambda: place}.get(
+        kind
+    )
+    folder = find_folder() if find_folder else None
+    if folder:
+        read_config(folder, _name(source))
     try:
         with torch.device(device):
-            return timm.create_model(f"{LOCAL}{folder()}" if folder else place)
+            return timm.create_model(f"{LOCAL}{folder}" if folder else place)
     except Exception as error:  # a foreign config, or a hub that cannot be asked
         raise UserError(f"the network of {_name(source)} cannot be built: {first_line(error)}") from None
 
@@ -235,8 +243,7 @@ def _open_folder(name: str, folder: Path, source: str, max_value: int, weights: 
         raise UserError(
             f"{source} is neither a run (no run.json) nor an exported folder (no {' and no '.join(lacking)})."
         )
-    entries = read_config(folder, source).get("vitling")
-    metadata = None if entries is None else ModelMetadata.from_dict(entries, source)
+    metadata = read_saved_metadata(folder, source)
     network = load_network(folder, source, weights)
     if metadata is None:
         return _of_network(name, network, max_value)
@@ -257,6 +264,7 @@ def _fill(path: Path, architecture: str | None, model_args: Mapping[str, Any] | 
         raise UserError(
             f"unknown architecture '{architecture}'. {did_you_mean(architecture, timm.list_models(), show=0)}"
         )
+    check_model_args(model_args or {}, own=False)
     try:
         network = timm.create_model(architecture, **(model_args or {}))
     except Exception as error:  # each family refuses its arguments in its own way
@@ -275,12 +283,14 @@ def _fill(path: Path, architecture: str | None, model_args: Mapping[str, Any] | 
 def _load_published(name: str) -> nn.Module:
     config = _published_config(name)
     try:
-        if config.hf_hub_id and not config.custom_load:
+        if config.custom_load:
+            return timm.create_model(name, pretrained=True)  # NumPy arrays, which are not unpickled
+        if config.hf_hub_id:
             file = [config.hf_hub_filename] if config.hf_hub_filename else []
-            return build_with(name, load_state_dict_from_hf(config.hf_hub_id, *file, weights_only=True))
-        return timm.create_model(
-            name, pretrained=True
-        )  # NumPy arrays, or a file that timm reads with weights_only=True
+            state = load_state_dict_from_hf(config.hf_hub_id, *file, weights_only=True)
+        else:
+            state = load_state_dict_from_url(config.url, map_location="cpu", progress=False, weights_only=True)
+        return build_with(name, state)
     except Exception as error:  # the hub client raises many kinds: no network, no such name, no access
         raise UserError(f"the weights of {name} could not be downloaded: {first_line(error)}") from None
 

@@ -24,7 +24,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -35,18 +35,35 @@ from torch import nn
 
 import vitling
 from vitling.data.pipeline.preprocessing import Preprocessing
-from vitling.errors import UserError, did_you_mean
-from vitling.files import append_text, write_bytes, write_text
+from vitling.documents import Record, damaged, read_document, read_json, read_json_lines
+from vitling.errors import UserError, did_you_mean, first_line
+from vitling.files import append_text, check_path, what_else, write_bytes, write_text
 from vitling.models.weights import save_for_timm
-from vitling.recipes import Recipe, load_recipe, save_recipe, to_dict
+from vitling.recipes import Recipe, read_recipe, save_recipe, to_dict
 from vitling.recipes.earlier import complete, earlier_forms
 from vitling.runs.device import default_device, device_name
 from vitling.runs.metadata import ModelMetadata
-from vitling.runs.timm_folder import load_network
+from vitling.runs.records import (
+    BudgetRecord,
+    CheckpointEntry,
+    FirstBudgetRecord,
+    GradientRecord,
+    RunRecord,
+    TimingRecord,
+    ValidationRecord,
+)
+from vitling.runs.timm_folder import load_network, read_saved_metadata
+from vitling.values import check, show
 
 KEPT_CHECKPOINTS = 2
 CHECKPOINT = re.compile(r"step-\d{9,}(-part-\d+)?\.pt")
 LOCK = ".vitling.lock"  # a name that nobody else gives: whatever is called so is emptied, and removed in the end
+LOGS = (
+    "metrics.jsonl",
+    "timing.jsonl",
+    "gradients.jsonl",
+    "budget.jsonl",
+)  # budget.jsonl is cut only where a run begins anew
 WEIGHTS = ("best", "last")
 COMPANIONS = "companions"
 
@@ -59,7 +76,7 @@ class Run:
     validation: Any = None
 
     def __init__(self, path: str | Path):
-        self.path = Path(path)
+        self.path = check_path(path)
 
     def __getstate__(self) -> dict:
         return {"path": self.path}
@@ -68,18 +85,15 @@ class Run:
 
     @property
     def recipe(self) -> Recipe:
-        return load_recipe(self.path)
+        return self.part_recipe(1)
 
     @property
-    def info(self) -> dict:
-        try:
-            return json.loads((self.path / "run.json").read_text())
-        except FileNotFoundError:
-            return {}
-        except json.JSONDecodeError:
-            raise UserError(
-                f"{self.path / 'run.json'} is corrupted: restore it from a copy, or train into another folder."
-            ) from None
+    def info(self) -> Record:
+        """What run.json says; a key that should be there and is not is an error with a reason."""
+        path = self.path / "run.json"
+        info = read_json(path, RunRecord) if path.exists() else Record()
+        info.source = str(path)
+        return info
 
     @property
     def asked(self) -> dict | None:
@@ -89,7 +103,10 @@ class Run:
 
     @property
     def class_names(self) -> list[str]:
-        return self.info["class_names"]
+        names = self.info["class_names"]
+        if not names or len(set(names)) < len(names):
+            raise damaged(str(self.path / "run.json"), "class_names must be one or more names that differ")
+        return names
 
     @property
     def finished(self) -> bool:
@@ -106,19 +123,32 @@ class Run:
         return _sha256(path) if path.exists() else ""
 
     def preprocessing(self) -> Preprocessing:
-        return Preprocessing.from_dict(self.info["preprocessing"])
+        try:
+            return Preprocessing.from_dict(self.info["preprocessing"])
+        except UserError as error:
+            raise damaged(str(self.path / "run.json"), str(error).rstrip(".")) from None
 
     def metrics(self) -> list[dict]:
         """The records of metrics.jsonl; a last line that a crash cut short is left out."""
-        return list(_read_lines(self.path / "metrics.jsonl"))
+        return read_json_lines(self.path / "metrics.jsonl", ValidationRecord)
 
     def timing(self) -> list[dict]:
         """The records of timing.jsonl: speed and wall time of each validation."""
-        return list(_read_lines(self.path / "timing.jsonl"))
+        return read_json_lines(self.path / "timing.jsonl", TimingRecord)
+
+    def validations(self) -> list[tuple[dict, dict]]:
+        """What each validation measured, with its timing. One that has validated has both."""
+        metrics, timing = self.metrics(), self.timing()
+        if not metrics or [record["epoch"] for record in metrics] != [record["epoch"] for record in timing]:
+            raise UserError(
+                f"metrics.jsonl and timing.jsonl of {self.path} are not of the same validations ({len(metrics)} and {len(timing)} "
+                "lines); restore them from a copy."
+            )
+        return list(zip(metrics, timing, strict=True))
 
     def gradients(self) -> list[dict]:
-        """The records of gradients.jsonl: the step, and a norm per layer."""
-        return list(_read_lines(self.path / "gradients.jsonl"))
+        """The records of gradients.jsonl: the step, and a norm per layer, which a loss scaler can make infinite."""
+        return read_json_lines(self.path / "gradients.jsonl", GradientRecord, finite=False)
 
     @property
     def part(self) -> int:
@@ -126,7 +156,15 @@ class Run:
         return 1 + len(self.info.get("more_seconds", []))
 
     def part_recipe(self, part: int) -> Recipe:
-        return load_recipe(self.path / _recipe_file(part))
+        """The resolved recipe of a part, as it was written; what is lost of it would fall back to defaults, and is refused."""
+        path = self.path / _recipe_file(part)
+        recipe, tree = read_recipe(path)
+        lost = set(_flat(to_dict(recipe))) - set(_flat(tree))
+        if self.info.get("environment", {}).get("vitling") != vitling.__version__:
+            lost &= {fields(Recipe)[-1].name}  # another version may not have known them all
+        if lost or not read_document(path).endswith("\n"):
+            raise damaged(str(path), f"it lacks {min(lost)}" if lost else "it is cut short")
+        return recipe
 
     def begun_recipe(self) -> Recipe | None:
         """The recipe that the run was resolved to when it began; None where it has not come so far, for it is written last."""
@@ -145,12 +183,15 @@ class Run:
 
     def budget_looks(self, part: int) -> list[dict]:
         """The records of budget.jsonl about one part, the first with what a resumed run needs to know."""
-        looks = list(_read_lines(self.path / "budget.jsonl"))
+        path = self.path / "budget.jsonl"
+        looks = read_json_lines(path, BudgetRecord)
         begins = [number for number, look in enumerate(looks) if look.get("part") == part]
         if not begins:
-            raise UserError(
-                f"{self.path / 'budget.jsonl'} does not say what the budget was; restore it, or train into another folder."
-            )
+            raise UserError(f"{path} does not say what the budget was; restore it, or train into another folder.")
+        try:
+            check(looks[begins[-1]], FirstBudgetRecord, "")
+        except UserError as error:
+            raise damaged(str(path), str(error).rstrip(".")) from None
         return looks[begins[-1] :]
 
     def load_model(self, which: str = "best") -> nn.Module:
@@ -159,7 +200,35 @@ class Run:
         folder = self.path / which
         if not (folder / "model.safetensors").exists():
             raise UserError(f"{self.path} has no {which} weights yet; train it further with the command that began it.")
-        return load_network(folder, str(folder))
+        network = load_network(folder, str(folder))
+        if "class_names" in self.info:
+            self._check_model(network, folder)
+        return network
+
+    def _check_model(self, network: nn.Module, folder: Path) -> None:
+        """Refuse weights that are not those of this run.json: their answers would be given wrong names."""
+        names, outputs = self.class_names, network.num_classes
+        if len(names) != outputs:
+            raise UserError(
+                f"{self.path / 'run.json'} names {len(names)} classes, but the model in {folder} has {outputs}; restore it from a copy."
+            )
+        saved = read_saved_metadata(folder)
+        if saved is None:
+            return
+        if self.recipe.model != saved.architecture:
+            raise UserError(
+                f"{self.path / 'recipe.yaml'} names model={show(self.recipe.model)}, but {folder / 'config.json'} is of {saved.architecture}; "
+                "restore them from a copy."
+            )
+        for what, here, there in (
+            ("class names", names, saved.class_names),
+            ("the name of the data", self.info.get("data", {}).get("name", ""), saved.data),
+            ("preprocessing", self.preprocessing(), saved.preprocessing),
+        ):
+            if here != there:
+                raise UserError(
+                    f"{self.path / 'run.json'} and {folder / 'config.json'} differ in {what}; restore them from a copy."
+                )
 
     def load_companions(self) -> dict[str, nn.Module]:
         """The networks that were trained beside the model, by name, as they were when it was best."""
@@ -244,7 +313,7 @@ class Run:
 
     def sizes(self) -> dict[str, int]:
         """Bytes in the logs now; a checkpoint remembers them."""
-        return {f: _size(self.path / f) for f in ("metrics.jsonl", "timing.jsonl", "gradients.jsonl")}
+        return {f: _size(self.path / f) for f in LOGS[:3]}
 
     def log_digests(self, sizes: dict[str, int]) -> dict[str, str]:
         """SHA-256 of the first so many bytes of each log."""
@@ -267,8 +336,13 @@ class Run:
     def cut_logs(self, sizes: dict[str, int]) -> None:
         """Forget what was logged after the checkpoint: it will be logged again."""
         for file, size in sizes.items():
-            if _size(self.path / file) > size:
-                os.truncate(self.path / file, size)
+            path = self.path / file
+            if file not in LOGS or path.is_symlink():  # a stranger's checkpoint could name any file of ours
+                raise UserError(
+                    f"{path} is not a log of this run, so it is not cut; remove it, or train into another folder."
+                )
+            if _size(path) > size:
+                os.truncate(path, size)
 
     def save_model(self, which: str, model: nn.Module, class_names: list[str], model_args: dict) -> None:
         """Weights as safetensors and a config.json in timm's format, under best/ or last/."""
@@ -314,23 +388,25 @@ class Run:
         corrupted: list[str] = []
         for entry in reversed(self._manifest()):
             path = self.path / "checkpoint" / entry["file"]
-            if path.exists() and _sha256(path) == entry["sha256"]:
-                return torch.load(path, map_location="cpu", weights_only=True), corrupted
+            if path.exists() and not what_else(path) and _sha256(path) == entry["sha256"]:
+                return _load_state(path), corrupted
             corrupted.append(
                 f"checkpoint {path} is corrupted or missing; going back to the one before it, or to the start"
             )
         return None, corrupted
 
     def _manifest(self) -> list[dict]:
-        try:
-            return json.loads((self.path / "checkpoint" / "manifest.json").read_text())
-        except (FileNotFoundError, json.JSONDecodeError):
-            return []
+        path = self.path / "checkpoint" / "manifest.json"
+        entries = read_json(path, list[CheckpointEntry]) if path.exists() else []
+        for entry in entries:
+            if not re.fullmatch(r"step-[0-9]+(-part-[0-9]+)?\.pt", entry["file"]):
+                raise damaged(str(path), f"{show(entry['file'])} is not the name of a checkpoint")
+        return entries
 
 
 def load_run(path: str | Path) -> Run:
     """A run that exists; anything else is refused with a reason."""
-    path = Path(path)
+    path = check_path(path)
     if not path.exists():
         raise UserError(f"no run at {path}; train one into that folder first.")
     if not (path / "run.json").exists():
@@ -427,13 +503,15 @@ def _jsonable(value):
     return json.loads(json.dumps(value, default=asdict))
 
 
-def _read_lines(path: Path) -> Iterator[dict]:
-    if path.exists():
-        for line in path.read_text().splitlines():
-            try:
-                yield json.loads(line)
-            except json.JSONDecodeError:
-                return
+def _load_state(path: Path) -> dict:
+    """What a checkpoint holds, as plain data and tensors: it may be a stranger's, with a checksum of his own."""
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a damaged archive makes torch raise many kinds
+        raise damaged(str(path), f"it cannot be read, {first_line(error)[:-1]}") from None
+    if not isinstance(state, dict):
+        raise damaged(str(path), f"it holds a {type(state).__name__}, not the state of a run")
+    return state
 
 
 def _size(path: Path) -> int:

@@ -1,12 +1,13 @@
 """The demo: a plain ViT and a DHVT with its agent learn handwritten digits. Which is better, is the difference significant, and why?"""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from vitling.callbacks import StudyCallback
 from vitling.diagnose.diagnosis import diagnose_run
 from vitling.diagnose.files import check_page
+from vitling.documents import read_json
 from vitling.errors import UserError
 from vitling.evaluation.comparison import Comparison, compare
 from vitling.evaluation.evaluation import read_evaluation
@@ -57,6 +58,6 @@ def run_demo(out: str | Path, *, callback: StudyCallback | None = None) -> Story
         raise UserError("; ".join(trained.failures.values()))
     if not page.exists() or page.stat().st_mtime < max(evaluation_file(run).stat().st_mtime for run in runs):
         diagnose_run(runs[0], runs[1], out=page, callback=callback)
-    verdicts = [measured["headline"] for measured in json.loads(page.with_suffix(".json").read_text())]
+    verdicts = [measured["headline"] for measured in read_json(page.with_suffix(".json"), list[dict[str, Any]])]
     first, second = map(Contender, trained.names, runs, evaluations, verdicts)
     return Story(first, second, compare(*evaluations), page)

@@ -56,14 +56,14 @@ def learning_curves(study: Study, fraction: float) -> Section:
     by_epoch, by_second = {}, {}
     for name in study.names:
         runs = [study.runs[name, fraction, seed] for seed in study.seeds]
-        curves = [(run.metrics(), run.timing()) for run in runs if run.finished]
+        curves = [run.validations() for run in runs if run.finished]
         if not curves:
             continue
-        length = min(len(metrics) for metrics, _ in curves)  # patience_epochs ends runs early
-        accuracy = [[100 * m[i]["val_top1"] for m, _ in curves] for i in range(length)]
+        length = min(map(len, curves))  # patience_epochs ends runs early
+        accuracy = [[100 * curve[i][0]["val_top1"] for curve in curves] for i in range(length)]
         middle, low, high = ([how(values) for values in accuracy] for how in (mean, min, max))
-        by_epoch[name] = ([curves[0][0][i]["epoch"] for i in range(length)], middle, low, high)
-        by_second[name] = ([mean(t[i]["seconds"] for _, t in curves) for i in range(length)], middle, low, high)
+        by_epoch[name] = ([record["epoch"] for record, _ in curves[0][:length]], middle, low, high)
+        by_second[name] = ([mean(curve[i][1]["seconds"] for curve in curves) for i in range(length)], middle, low, high)
     if not by_epoch:
         return Section("Learning curves")
     caption = "Validation accuracy over {}: mean over the seeds, the band from the lowest to the highest."

@@ -14,24 +14,42 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 from vitling._deprecated import renamed_attribute
+from vitling.documents import damaged, read_json
 from vitling.errors import UserError
 from vitling.evaluation.intervals import confidence_interval
+from vitling.evaluation.metrics import Evaluation
 from vitling.files import json_with, refuse_foreign, starting_with, write_text
 from vitling.models.macs import count_macs
 from vitling.recipes import Recipe, from_dict, to_dict
 from vitling.reports.page import is_page
+from vitling.runs.records import Amount, Positive
 from vitling.runs.run import Run, asked_for, difference, environment
 from vitling.training.budget import Speed, fit_to_budget
 from vitling.training.settings import Settings
+from vitling.values import PartOf, Seed
 
 Key = tuple[str, float, int]  # name, fraction, seed
 
 is_study = json_with("names", "seeds", "recipes")
 is_markdown_table = starting_with(b"| recipe |")
 is_csv_table = starting_with(b"name,fraction,seeds,")
+
+
+class StudyRecord(TypedDict):
+    """study.json."""
+
+    names: list[str]
+    seeds: list[Seed]
+    fractions: list[PartOf]
+    split: Literal["test", "val"]
+    budget_seconds: Positive | None
+    recipes: dict[str, dict[str, Any]]
+    macs: dict[str, Amount]
+    environment: dict[str, Any]
+    failures: list[tuple[str, PartOf, Seed, str]]
 
 
 @dataclass(frozen=True)
@@ -152,14 +170,19 @@ class Study:
         write_text(self.folder / "study.json", json.dumps(tree, indent=1, ensure_ascii=False), ours=is_study)
 
     def _load(self) -> None:
-        tree = json.loads((self.folder / "study.json").read_text())
+        path = self.folder / "study.json"
+        tree = read_json(path, StudyRecord)
         self.names, self.seeds, self.fractions = tree["names"], tree["seeds"], tree["fractions"]
-        self.split, self.budget_seconds, self._macs = tree["split"], tree["budget_seconds"], tree["macs"]
+        self.split, self.budget_seconds, self._macs = tree["split"], tree["budget_seconds"], dict(tree["macs"])
         self.environment = tree["environment"]
-        self.recipes = {name: from_dict(recipe) for name, recipe in tree["recipes"].items()}
-        self.speeds = {
-            name: Speed.from_dict(speed) for name, speed in (tree.get("speeds") or tree.get("paces", {})).items()
-        }
+        try:
+            self.recipes = {name: from_dict(recipe) for name, recipe in tree["recipes"].items()}
+            speeds = tree.get("speeds") or tree.get("paces", {})
+            self.speeds = {name: Speed.from_dict(speed) for name, speed in speeds.items()}
+        except UserError as error:
+            raise damaged(str(path), str(error).rstrip(".")) from None
+        if unknown := [name for name in self.names if name not in self.recipes]:
+            raise damaged(str(path), f"it has no recipe for '{unknown[0]}'")
         self.failures = {(name, fraction, seed): reason for name, fraction, seed, reason in tree["failures"]}
 
     # -- results ---------------------------------------------------------------------------------------------------
@@ -170,7 +193,7 @@ class Study:
             return None
         if self.split == "val":
             return 100 * run.info["best"]["val_top1"]
-        return 100 * json.loads(evaluation_file(run).read_text())["top1"] if evaluation_file(run).exists() else None
+        return 100 * Evaluation.read(evaluation_file(run)).top1 if evaluation_file(run).exists() else None
 
     def rows(self) -> list[Row]:
         """The table: fractions in the order given, within each the recipes in theirs."""
@@ -192,7 +215,7 @@ class Study:
         is_first = name == self.names[0]
         centre, ci95 = confidence_interval(list(scores.values()))
         between, between_ci95 = (0.0, math.nan) if is_first else confidence_interval(paired)
-        speeds = [mean(record["images_per_second"] for record in run.timing()) for run in runs]
+        speeds = [mean(timing["images_per_second"] for _, timing in run.validations()) for run in runs]
         return Row(
             name=name,
             recipe=self.recipes[name],

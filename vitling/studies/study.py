@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
 
 import torch
 
@@ -24,8 +25,10 @@ from vitling.training.beginning import train
 from vitling.training.budget import fit_to_budget
 from vitling.training.settings import Settings, check_precision
 from vitling.training.signals import Interrupted, stop_on_signals
+from vitling.values import Range, Seed, check
 
 SPLITS = ("test", "val")
+MOST_SEEDS = 10_000
 
 
 def study(
@@ -45,6 +48,7 @@ def study(
     The same call again resumes it. `split="val"` compares best validation accuracies, for making choices;
     `"test"` looks at the test split, once per run. `budget_seconds` is wall time per run, equal for all recipes.
     """
+    check(seeds if isinstance(seeds, int) else len(seeds), Annotated[int, Range(0, MOST_SEEDS)], "seeds")
     seeds = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
     settings, callback = settings or Settings(), callback or StudyCallback()
     if jobs > 1 and not settings.threads:
@@ -169,10 +173,9 @@ def _check_plan(recipes: dict[str, Recipe], seeds, fractions, split: str, jobs: 
     for fraction in fractions:
         if not 0 < fraction <= 1:
             raise UserError(f"the fraction {fraction:g} is out of range; it must be more than 0 and at most 1.")
-    if min(seeds) < 0:
-        raise UserError(f"the seed {min(seeds)} is out of range; it must be at least 0.")
-    if jobs < 1:
-        raise UserError(f"jobs={jobs} is out of range; it must be at least 1.")
+    for seed in seeds:
+        check(seed, Seed, "the seed")
+    check(jobs, Annotated[int, Range(1, 512)], "jobs")
     folders: dict[str, str] = {}
     for name in recipes:
         other = folders.setdefault(slug(name).lower(), name)

@@ -29,9 +29,9 @@ from vitling.training.loop import Loop
 from vitling.training.measurement import measure_speed, try_a_step
 from vitling.training.random_state import callers_state_kept
 from vitling.training.settings import Settings
-from vitling.training.setup import Setup, build_setup, create_accelerator
+from vitling.training.setup import Setup, build_setup, check_settings, create_accelerator
 from vitling.training.signals import StopRequest, stop_on_signals
-from vitling.training.state import State
+from vitling.training.state import State, check_checkpoint
 
 MORE_LR = 0.5  # of the peak learning rate, where a finished run is trained further
 
@@ -97,6 +97,7 @@ def train_into(
 ) -> Run:
     """The same on devices that are set up already: nothing where the run is finished, else what is left of it."""
     recipe = from_dict(to_dict(recipe))  # declared types, as if read from its file: the run is compared with that
+    check_settings(recipe)
     with run.locked() if accelerator.is_main_process else nullcontext():
         asked = asked or asked_for(recipe, settings.budget_seconds)
         resuming = run.claim(asked)
@@ -261,6 +262,8 @@ def _read_checkpoint(run: Run, recipe: Recipe, data: TrainingData, callback: Cal
     checkpoint, corrupted = run.load_checkpoint()
     for line in corrupted:
         callback.log(line)
+    if checkpoint is not None:
+        check_checkpoint(checkpoint, run)
     if checkpoint is not None and (part := checkpoint.get("part", 1)) > 1:
         recipe = run.part_recipe(part)
     if checkpoint is None:

@@ -5,7 +5,9 @@ from dataclasses import dataclass, replace
 from vitling.errors import UserError
 from vitling.methods import find_method
 from vitling.recipes import Recipe, scale_epochs
+from vitling.runs.records import SpeedRecord
 from vitling.training.course import Course
+from vitling.values import check
 
 MEASURED_STEPS = 12  # of a run with a budget or compile=auto
 MEASURED_SHARE = 0.03  # of a budget, at most, for measuring
@@ -50,9 +52,10 @@ class Speed:
     @classmethod
     def from_dict(cls, tree: dict) -> "Speed":
         """The speed that `dataclasses.asdict` made this of."""
-        tree = dict(tree)
-        first = tree.pop("first", None) or tree.pop("preparing", None)  # its name before 0.2
-        return cls(**tree, first=first and cls.from_dict(first))
+        check(tree, SpeedRecord, "speed")
+        first = tree.get("first") or tree.get("preparing")  # its name before 0.2
+        known = {name: tree[name] for name in SpeedRecord.__required_keys__}
+        return cls(**known, first=first and cls.from_dict(first))
 
 
 def fit_to_budget(

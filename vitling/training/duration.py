@@ -3,6 +3,9 @@
 import re
 
 from vitling.errors import UserError
+from vitling.values import show
+
+LONGEST = 10 * 365 * 86400  # seconds
 
 
 def parse_duration(text: str, *, what: str) -> float:
@@ -14,6 +17,6 @@ def parse_duration(text: str, *, what: str) -> float:
         seconds = (
             sum(float(n or 0) * unit for n, unit in zip(parts.groups(), (3600, 60, 1), strict=True)) if parts else 0.0
         )
-    if seconds <= 0:
-        raise UserError(f"{what} '{text}' is not a duration; write 90s, 30m or 2h.")
+    if not 0 < seconds <= LONGEST:
+        raise UserError(f"{what} '{show(text)}' is not a duration of up to ten years; write 90s, 30m or 2h.")
     return seconds

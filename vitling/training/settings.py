@@ -2,10 +2,12 @@
 
 import time
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from vitling.data.pipeline.reading import Reading
 from vitling.errors import UserError
 from vitling.runs.device import default_device
+from vitling.values import Range, Seconds, Threads, check_fields
 
 
 @dataclass(frozen=True)
@@ -13,13 +15,16 @@ class Settings:
     """Where and how a run happens; nothing here defines the experiment."""
 
     precision: str = "no"  # no (float32) | bf16 | fp16
-    threads: int | None = None  # None: one or all, whichever is faster for this model
-    budget_seconds: float | None = None
-    reserve_seconds: float = 0.0  # of the budget, for what the caller does with the trained run
+    threads: Threads | None = None  # None: one or all, whichever is faster for this model
+    budget_seconds: Annotated[float, Range(above=0, high=1e9)] | None = None
+    reserve_seconds: Seconds = 0.0  # of the budget, for what the caller does with the trained run
     began: float = field(default_factory=time.monotonic)  # what wall time and budget count from
-    checkpoint_seconds: float = 60.0
+    checkpoint_seconds: Seconds = 60.0
     trackers: tuple[str, ...] = ()
     reading: Reading = field(default_factory=Reading)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 def check_precision(precision: str) -> None:

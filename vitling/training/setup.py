@@ -13,11 +13,13 @@ from torch import Tensor, nn
 
 from vitling.callbacks import Callback
 from vitling.data.augment.augment import Augment
+from vitling.data.augment.randaugment import RandAugment
 from vitling.data.pipeline.loader import TrainLoader
 from vitling.data.pipeline.training_data import TrainingData
 from vitling.errors import UserError
-from vitling.methods import Method, create_method
-from vitling.models import build_model
+from vitling.methods import Method, check_method, create_method
+from vitling.model_arguments import check_model_args
+from vitling.models import build_model, check_name
 from vitling.models.contract import classifier_names
 from vitling.models.weights import load_weights
 from vitling.optim import SAM, check_patterns, create_optimizer, peak_lr
@@ -57,6 +59,15 @@ class Setup:
     def change_recipe(self, recipe: Recipe) -> None:
         """Take another number of epochs, or parts of the schedule; what is built stays."""
         self.recipe = self.loader.recipe = recipe
+
+
+def check_settings(recipe: Recipe) -> None:
+    """Refuse, before any data is read, what the recipe alone shows to be impossible beyond its ranges: names, and arguments of methods."""
+    check_name(recipe.model)
+    check_model_args(recipe.model_args)
+    check_method(recipe.method, recipe.method_args)
+    if recipe.augment.randaugment:
+        RandAugment.parse(recipe.augment.randaugment)
 
 
 def build_setup(

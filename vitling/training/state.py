@@ -1,14 +1,62 @@
 """State: where a run stands. What a checkpoint holds, and nothing that could be built again from the recipe."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated, TypedDict
 
 import torch
 from timm.utils import ModelEmaV3
 from torch import nn
 
-from vitling.runs.run import Run, recipe_digest
+from vitling.documents import damaged
+from vitling.errors import UserError, first_line
+from vitling.runs.records import Amount, Loss
+from vitling.runs.run import LOGS, Run, recipe_digest
 from vitling.training.course import Course
 from vitling.training.setup import Setup
+from vitling.values import Count, Range, Seconds, Share, check
+
+
+class CourseRecord(TypedDict):
+    length: Count
+    turns: list[tuple[Amount, Annotated[float, Range(0, 1e15)], Amount]]
+
+
+class Checkpoint(TypedDict):
+    """What a checkpoint holds."""
+
+    recipe: str
+    data: str
+    method: Mapping
+    optimizer: Mapping
+    ema: Mapping | None
+    scaler: Mapping | None
+    step: Amount
+    part: Count
+    part_began: Seconds
+    course: CourseRecord
+    best: tuple[Share, Loss] | None
+    best_epoch: Amount
+    sums: dict[str, Annotated[float, Range(-1e15, 1e15)]]
+    summed_steps: Amount
+    seconds: Seconds
+    compiled: bool | None
+    threads: Annotated[int, Range(1, 100_000)]
+    logs: dict[str, Amount]
+
+
+def check_checkpoint(checkpoint: dict, run: Run) -> None:
+    """Refuse a state that no run could have written."""
+    source = str(run.last_checkpoint())
+    try:
+        check(checkpoint, Checkpoint, "")
+    except UserError as error:
+        raise damaged(source, str(error).rstrip(".")) from None
+    turns, step = checkpoint["course"]["turns"], checkpoint["step"]
+    if not turns or any(end <= begin for begin, _, end in turns) or not turns[0][0] <= step <= turns[-1][2]:
+        raise damaged(source, f"step {step} is not on its course")
+    if unknown := set(checkpoint["logs"]) - set(LOGS):
+        raise damaged(source, f"it names logs that a run does not have, {', '.join(sorted(unknown))[:60]}")
 
 
 @dataclass
@@ -77,12 +125,17 @@ class State:
 
     def restore(self, checkpoint: dict, setup: Setup, threads: int | None) -> None:
         """Bring back the weights and counters of a checkpoint, and the number of threads unless another one is asked for."""
-        setup.method.load_state_dict(checkpoint["method"])
-        setup.optimizer.load_state_dict(checkpoint["optimizer"])
-        if self.ema:
-            self.ema.module.load_state_dict(checkpoint["ema"])
-        if setup.accelerator.scaler and checkpoint["scaler"]:
-            setup.accelerator.scaler.load_state_dict(checkpoint["scaler"])
+        try:
+            setup.method.load_state_dict(checkpoint["method"])
+            setup.optimizer.load_state_dict(checkpoint["optimizer"])
+            if self.ema:
+                self.ema.module.load_state_dict(checkpoint["ema"])
+            if setup.accelerator.scaler and checkpoint["scaler"]:
+                setup.accelerator.scaler.load_state_dict(checkpoint["scaler"])
+        except Exception as error:  # torch raises whatever a foreign state makes it stumble over
+            raise UserError(
+                f"the checkpoint does not fit the model of its recipe: {first_line(error)} Train into another folder."
+            ) from None
         self.step, self.best_epoch, self.sums = checkpoint["step"], checkpoint["best_epoch"], checkpoint["sums"]
         self.best = tuple(checkpoint["best"]) if checkpoint["best"] else None
         self.part, self.part_began, self.summed_steps = (

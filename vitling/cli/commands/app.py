@@ -6,12 +6,12 @@ import typer
 
 import vitling
 from vitling.cli import terminal
-from vitling.cli.options import DataRoot, Quiet, RunDir, Weights, reading_options
+from vitling.cli.options import DataRoot, Port, Quiet, RunDir, Weights, reading_options
 
 
 def serve_app(
     run: RunDir,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the page; 0 takes any that is free.")] = 7860,
+    port: Port = 7860,
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 lets other computers in.")] = "127.0.0.1",
     weights: Weights = "best",
     data_root: DataRoot = None,

@@ -7,7 +7,7 @@ import typer
 
 import vitling
 from vitling.cli import completion, terminal
-from vitling.cli.options import AsJson, DataRoot, Quiet, Weights, reading_options
+from vitling.cli.options import AsJson, DataRoot, ImageCount, Quiet, Weights, reading_options
 from vitling.errors import UserError
 
 
@@ -27,7 +27,7 @@ def diagnose(
         typer.Option(help="Images to look at; default: the run's own, held out.", autocompletion=completion.data),
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The page; default: diagnosis.html in the run.")] = None,
-    images: Annotated[int, typer.Option(min=1, help="How many images to look at.")] = 512,
+    images: ImageCount = 512,
     weights: Weights = "best",
     data_root: DataRoot = None,
     as_json: AsJson = False,

@@ -8,7 +8,7 @@ import typer
 
 import vitling
 from vitling.cli import completion, terminal
-from vitling.cli.options import AsCsv, AsJson, DataRoot, Quiet, SkipBadImages, Weights, reading_options
+from vitling.cli.options import AsCsv, AsJson, DataRoot, Quiet, SkipBadImages, Top, Weights, reading_options
 from vitling.errors import UserError
 
 
@@ -25,7 +25,7 @@ def predict(
         list[str],
         typer.Argument(metavar="IMAGE", help="Image files and folders; - reads paths from standard input."),
     ],
-    top: Annotated[int, typer.Option(min=1, help="Classes per image.")] = 3,
+    top: Top = 3,
     weights: Weights = "best",
     raw_probabilities: Annotated[
         bool, typer.Option("--raw-probabilities", help="As the model gives them, not calibrated on validation images.")

@@ -8,7 +8,7 @@ import typer
 
 import vitling
 from vitling.cli import completion, terminal
-from vitling.cli.options import Data, DataRoot, Quiet, SkipBadImages, Weights, reading_options
+from vitling.cli.options import Data, DataRoot, Quiet, SkipBadImages, TopK, Weights, reading_options
 
 
 def relabel(
@@ -30,7 +30,7 @@ def relabel(
             autocompletion=completion.one_of("resize", "pad", "crop"),
         ),
     ] = None,
-    top_k: Annotated[int, typer.Option(help="Classes kept per cell.")] = 5,
+    top_k: TopK = 5,
     weights: Weights = "best",
     raw_scores: Annotated[
         bool, typer.Option("--raw-scores", help="Store logits as they are, like the release.")

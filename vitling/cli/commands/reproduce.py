@@ -11,6 +11,7 @@ from vitling.cli import completion, terminal
 from vitling.cli.options import (
     AsJson,
     DataRoot,
+    EpochsOfAll,
     EqualTime,
     Jobs,
     MemoryGb,
@@ -59,7 +60,7 @@ def reproduce(
         ),
     ] = "",
     budget: EqualTime = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Epochs of every run; schedules shrink with them.")] = None,
+    epochs: EpochsOfAll = None,
     out: Annotated[Path | None, typer.Option(help="The study's folder. The same one again resumes it.")] = None,
     runs: Annotated[Path | None, typer.Option(help="Figures: draw this study instead of training one.")] = None,
     jobs: Jobs = 1,

@@ -14,6 +14,7 @@ from vitling.cli import completion, terminal
 from vitling.cli.options import (
     Budget,
     Changes,
+    CheckpointSeconds,
     Data,
     DataRoot,
     MemoryGb,
@@ -62,7 +63,7 @@ def train(
     data_root: DataRoot = None,
     memory_gb: MemoryGb = None,
     workers: Workers = None,
-    checkpoint_seconds: Annotated[float, typer.Option(min=0, help="Save for resuming this often.")] = 60.0,
+    checkpoint_seconds: CheckpointSeconds = 60.0,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Log to TensorBoard.")] = False,
     wandb: Annotated[bool, typer.Option("--wandb", help="Log to Weights & Biases.")] = False,
     mlflow: Annotated[bool, typer.Option("--mlflow", help="Log to MLflow.")] = False,

@@ -1,9 +1,13 @@
 """Words of the command line: how a budget, a size, seeds or fractions are written, and how durations and shares are shown."""
 
 import re
+from typing import Annotated
 
 from vitling.errors import UserError
 from vitling.training.duration import parse_duration
+from vitling.values import Range, Side, check, show
+
+MOST_SEEDS = 10_000
 
 
 def parse_budget(text: str | None, flag: str = "--budget") -> float | None:
@@ -14,16 +18,19 @@ def parse_budget(text: str | None, flag: str = "--budget") -> float | None:
 def parse_seeds(text: str) -> int | list[int]:
     """How many seeds ("5"), or which ("0,3,7")."""
     parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdigit() for part in parts) or (len(parts) == 1 and int(text) < 1):
-        raise UserError(f"--seeds '{text}' is not a number of seeds; write 5, or 0,3,7 for exactly these.")
-    return int(text) if len(parts) == 1 else [int(part) for part in parts]
+    if not all(re.fullmatch("[0-9]{1,19}", part) for part in parts) or len(parts) > MOST_SEEDS:
+        raise UserError(f"--seeds '{show(text)}' is not a number of seeds; write 5, or 0,3,7 for exactly these.")
+    if len(parts) > 1:
+        return [int(part) for part in parts]
+    check(int(text), Annotated[int, Range(1, MOST_SEEDS)], "--seeds ")
+    return int(text)
 
 
 def parse_fractions(text: str) -> list[float]:
     """Parts of the data in "0.1,0.5,1"."""
     parts = [part.strip() for part in text.split(",")]
-    if not all(re.fullmatch(r"\d*\.?\d+", part) for part in parts):
-        raise UserError(f"--fractions '{text}' are not fractions of the data; write 0.1,0.5,1.")
+    if not all(re.fullmatch(r"[0-9]{0,20}\.?[0-9]{1,20}", part) for part in parts):
+        raise UserError(f"--fractions '{show(text)}' are not fractions of the data; write 0.1,0.5,1.")
     return [float(part) for part in parts]
 
 
@@ -32,9 +39,11 @@ def parse_size(text: str | None) -> tuple[int, int] | None:
     if text is None:
         return None
     parts = text.lower().split("x")
-    if len(parts) > 2 or not all(part.isdigit() and int(part) > 0 for part in parts):
-        raise UserError(f"--size '{text}' is not an image size; write 64, or 64x96 for height x width.")
-    return int(parts[0]), int(parts[-1])
+    if len(parts) > 2 or not all(re.fullmatch("[0-9]{1,9}", part) for part in parts):
+        raise UserError(f"--size '{show(text)}' is not an image size; write 64, or 64x96 for height x width.")
+    size = int(parts[0]), int(parts[-1])
+    check(size, tuple[Side, Side], "--size ")
+    return size
 
 
 def duration(seconds: float) -> str:

@@ -13,7 +13,7 @@ by itself. Processes that share a global batch draw for all of it and apply thei
 
 from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +24,7 @@ from vitling.data.augment.pillow_ops import affines, apply_ops, change_groups, o
 from vitling.data.augment.ragged import Ragged
 from vitling.data.augment.randaugment import RandAugment
 from vitling.errors import UserError, did_you_mean
+from vitling.values import Ascending, AspectRatio, PartOf, Range, Share, check_fields
 
 ERASE_AREA = (0.02, 1 / 3)
 ERASE_RATIO = (0.3, 1 / 0.3)
@@ -83,15 +84,15 @@ class Augment:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     crop: str = "none"
-    crop_padding: float = 4
+    crop_padding: Annotated[float, Range(0, 16_384)] = 4
     crop_padding_mode: str = "zeros"
-    crop_scale: tuple[float, float] = (0.08, 1.0)
-    crop_ratio: tuple[float, float] = (3 / 4, 4 / 3)
-    hflip: float = 0.5
-    vflip: float = 0.0
+    crop_scale: Annotated[tuple[PartOf, PartOf], Ascending()] = (0.08, 1.0)
+    crop_ratio: Annotated[tuple[AspectRatio, AspectRatio], Ascending()] = (3 / 4, 4 / 3)
+    hflip: Share = 0.5
+    vflip: Share = 0.0
     randaugment: str | None = None
-    color_jitter: float = 0.0
-    erase: float = 0.0
+    color_jitter: Share = 0.0
+    erase: Share = 0.0
     erase_mode: str = "pixel"
     cutout: float = 0.0
     interpolation: str = "random"
@@ -113,21 +114,7 @@ class Augment:
                 raise UserError(
                     f"unknown augment.{key}={getattr(self, key)!r}. {did_you_mean(str(getattr(self, key)), values)}"
                 )
-        for key in ("hflip", "vflip", "erase", "cutout"):
-            if not 0 <= getattr(self, key) <= 1:
-                raise UserError(
-                    f"augment.{key}={getattr(self, key)} is a probability or a share; give a number from 0 to 1."
-                )
-        if self.color_jitter < 0 or self.crop_padding < 0:
-            raise UserError(
-                f"augment.color_jitter={self.color_jitter} and augment.crop_padding={self.crop_padding} must not be negative."
-            )
-        (smallest, largest), (narrow, wide) = self.crop_scale, self.crop_ratio
-        if not 0 < smallest <= largest <= 1 or not 0 < narrow <= wide:
-            raise UserError(
-                f"augment.crop_scale={self.crop_scale} and augment.crop_ratio={self.crop_ratio} are ranges (low, high) above 0, "
-                "the scale up to 1. Try (0.08, 1.0) and (0.75, 1.33)."
-            )
+        check_fields(self, "augment.")
         if len(self.mean) != len(self.std) or min(self.std) <= 0:
             raise UserError(f"mean={self.mean} and std={self.std} must have one value per channel, std above 0.")
         if self.randaugment is not None:

@@ -6,54 +6,63 @@ DHVT train with.
 """
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Generator, Tensor
 
 from vitling.data.augment.pillow_ops import op_index
 from vitling.errors import UserError
+from vitling.values import Range, Share, check_fields, show
+
+Magnitude = Annotated[float, Range(0, 100)]
 
 
 @dataclass(frozen=True)
 class RandAugment:
     """The policy: `num_ops` operations per image, each drawn anew and applied with probability `prob`."""
 
-    magnitude: float = 10.0
-    magnitude_std: float = 0.0
-    magnitude_max: float = 10.0
-    num_ops: int = 2
-    prob: float = 0.5
+    magnitude: Magnitude = 10.0
+    magnitude_std: Annotated[float, Range(0, 1000)] = 0.0
+    magnitude_max: Magnitude = 10.0
+    num_ops: Annotated[int, Range(1, 16)] = 2
+    prob: Share = 0.5
     increasing: bool = False
+
+    def __post_init__(self) -> None:
+        check_fields(self, "randaugment ")
 
     @classmethod
     def parse(cls, config: str) -> "RandAugment":
         """Read timm's string: `rand` and, in any order, m, mstd, mmax, n, p and inc, each with its number."""
-        keys: dict[str, tuple[str, Callable[[str], Any]]] = {
+        keys: dict[str, tuple[str, type]] = {
             "m": ("magnitude", float),
             "mstd": ("magnitude_std", float),
             "mmax": ("magnitude_max", float),
             "n": ("num_ops", int),
             "p": ("prob", float),
-            "inc": ("increasing", lambda number: bool(int(number))),
+            "inc": ("increasing", int),
         }
         kind, *sections = config.split("-")
         settings: dict[str, Any] = {}
         for section in sections:
-            match = re.fullmatch(r"([a-z]+)(\d+|\d*\.\d+)", section)
+            match = re.fullmatch(r"([a-z]+)([0-9]{1,18}|[0-9]{0,18}\.[0-9]{1,18})", section)
             if match is None or match[1] not in keys or (match[1] in ("n", "inc") and "." in match[2]):
                 kind = ""
                 break
             name, read = keys[match[1]]
             settings[name] = read(match[2])
-        if kind != "rand" or settings.get("prob", 0) > 1:
+        if kind != "rand":
             raise UserError(
-                f"randaugment={config!r} cannot be read. Allowed: rand, then any of m9 mstd0.5 mmax10 n2 p0.5 inc1 "
+                f"randaugment={show(config)!r} cannot be read. Allowed: rand, then any of m9 mstd0.5 mmax10 n2 p0.5 inc1 "
                 "joined by dashes. Try rand-m9-mstd0.5-inc1."
             )
-        return cls(**settings)
+        settings["increasing"] = bool(settings.get("increasing", 0))
+        try:
+            return cls(**settings)
+        except UserError as error:
+            raise UserError(f"randaugment={config!r}: {error} Try rand-m9-mstd0.5-inc1.") from None
 
     def draw(self, n: int, generator: Generator | None) -> tuple[Tensor, Tensor]:
         """Operation (index into OPERATIONS, -1 for none) and argument for n images, both (n, num_ops)."""

@@ -2,15 +2,33 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal, TypedDict
 
 import torch
 from torch import Tensor
 
 from vitling._deprecated import renamed_attribute
 from vitling.data.sources.images import Images, evenly
+from vitling.errors import UserError
+from vitling.values import Channels, PartOf, Range, Side, check
 
 SMALL_SIDE = 96  # images of one size and no longer than this keep their size; others are photographs
+
+
+class _PreprocessingRecord(TypedDict):
+    size: tuple[Side, Side]
+    channels: Channels
+    fit: Literal["resize", "pad", "crop"]
+    max_value: Annotated[int, Range(1, 65_535)]
+    mean: list[Annotated[float, Range(-1000, 1000)]]
+    std: list[Annotated[float, Range(above=0, high=1000)]]
+
+
+class PreprocessingRecord(_PreprocessingRecord, total=False):
+    """How JSON keeps it; what follows was not yet written by vitling 0.1."""
+
+    test_crop: PartOf | None
+    interpolation: Literal["bilinear", "bicubic"]
 
 
 @dataclass(frozen=True)
@@ -33,8 +51,13 @@ class Preprocessing:
     def from_dict(cls, entries: Mapping[str, Any]) -> "Preprocessing":
         """As JSON keeps it; runs and exports of vitling 0.1 call the largest value `white`."""
         known = {"max_value" if name == "white" else name: value for name, value in entries.items()}
+        check(known, PreprocessingRecord, "preprocessing")
+        if not len(known["mean"]) == len(known["std"]) == known["channels"]:
+            raise UserError(
+                f"preprocessing has {len(known['mean'])} means and {len(known['std'])} deviations for {known['channels']} channels."
+            )
         fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in known.items()}
-        return cls(**fields)
+        return cls(**{name: fields[name] for name in PreprocessingRecord.__annotations__ if name in fields})
 
     def normalize(self, images: Tensor) -> Tensor:
         """uint8 (B, C, H, W) -> float32 with the training split's mean and spread."""

@@ -2,8 +2,7 @@
 
 import os
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
@@ -13,33 +12,26 @@ from vitling.data.pipeline.decoding import decode
 from vitling.data.pipeline.keeping import Keeping, keep_images
 from vitling.data.pipeline.loader import Resident, ResidentPictures, Streamed
 from vitling.data.sources.images import Images
-
-CGROUP_LIMITS = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+from vitling.machine_memory import total_memory
+from vitling.values import Processes, Range, check_fields
 
 
 @dataclass(frozen=True)
 class Reading:
     """Where data lies and how it is read: nothing that changes a result."""
 
-    root: str | None = None
+    root: str | os.PathLike | None = None
     download: bool = True
-    memory_gb: float = field(default_factory=lambda: default_memory_gb())
-    workers: int = field(default_factory=lambda: min(8, os.cpu_count() or 1))
+    memory_gb: Annotated[float, Range(0, 1e6)] = field(default_factory=lambda: default_memory_gb())
+    workers: Processes = field(default_factory=lambda: min(8, os.cpu_count() or 1))
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 def default_memory_gb() -> float:
     """A quarter of the memory there is for us: what decoded images may take before they are streamed instead."""
-    try:
-        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return 4.0
-    return min([total, *_container_limits()]) / 4 / 2**30
-
-
-def _container_limits() -> list[int]:
-    """Bytes that the container may use, by control groups of version 2 and 1; without a limit they say "max" or a huge number."""
-    texts = [path.read_text().strip() for path in CGROUP_LIMITS if os.access(path, os.R_OK)]
-    return [int(text) for text in texts if text.isdigit()]
+    return total_memory() / 4 / 2**30
 
 
 def load_split(

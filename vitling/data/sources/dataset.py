@@ -14,18 +14,20 @@ import numpy as np
 
 from vitling._deprecated import renamed_attribute
 from vitling.data.sources.files import Found, read_csv, read_list, read_npz, read_tree
-from vitling.data.sources.images import ArrayImages, BadImage, FileImages, Images, evenly
+from vitling.data.sources.images import NO_FILE, OTHER_KIND, ArrayImages, BadImage, FileImages, Images, evenly
 from vitling.data.sources.memory import PREFIX as MEMORY
 from vitling.data.sources.memory import read_memory
 from vitling.data.sources.named import NAMES, match_name, read_hub, read_named
 from vitling.data.splits import name_some
 from vitling.data.threads import map_threads
 from vitling.errors import UserError, did_you_mean
+from vitling.files import check_path, what_else
 
 ON_BAD_IMAGE = ("error", "skip")
 MANY_CHANNELS = 4  # more than these are neither grey nor colour, with or without transparency
 MANY_BANDS = 16  # beyond these, and half of the pixels along a side, it may be a volume as well
 TEST_SPLITS = ("test", "val")
+LONGEST_NAME = 1000  # characters of a class name
 HEADS = 2000  # images whose heads are read to learn channels and depth
 LISTS = {".csv": read_csv, ".tsv": read_csv, ".txt": read_list, ".lst": read_list}
 DEPTHS = 256  # 16-bit images that are decoded to learn how many of their bits are used
@@ -81,6 +83,8 @@ def open_dataset(
     returned where the same would come out, and not searched for again where it lies in the same place.
     """
     data, root = os.fspath(data), None if root is None else os.fspath(root)
+    for path in (data, root or ""):
+        check_path(path)
     if on_bad_image not in ON_BAD_IMAGE:
         raise UserError(f"unknown on_bad_image '{on_bad_image}'. {did_you_mean(on_bad_image, ON_BAD_IMAGE)}")
     if channels is not None and channels < 1:
@@ -181,10 +185,14 @@ def _read_path(path: Path, root: str | None) -> Found:
     try:
         if path.is_dir():
             return read_tree(path)
+        if other := what_else(path):
+            raise UserError(f"{path} is {other}; a folder of class folders, .npz, {', '.join(LISTS)} are allowed")
         if suffix == ".npz":
             return read_npz(path)
         if suffix in LISTS:
             return LISTS[suffix](path, root)
+    except UserError:
+        raise
     except (UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path} is not a table in UTF-8 text ({error}); save it as UTF-8") from error
     except OSError as error:
@@ -203,8 +211,13 @@ def _refuse_missing(splits: dict[str, Images]) -> None:
     ]
     if bad:
         path, size = bad[0]
-        reason = "the file is empty (0 bytes)" if size == 0 else "no such file"
-        raise BadImage(path, reason + (f"; {len(bad) - 1} more are missing or empty" if len(bad) > 1 else ""))
+        reasons = {
+            0: "the file is empty (0 bytes)",
+            NO_FILE: "no such file",
+            OTHER_KIND: "it is a folder, a pipe or a device",
+        }
+        more = f"; {len(bad) - 1} more are missing or empty" if len(bad) > 1 else ""
+        raise BadImage(path, reasons[size] + more)
 
 
 def _leave_out_bad(splits: dict[str, Images]) -> tuple[dict[str, Images], list[str]]:
@@ -236,6 +249,11 @@ def _check_classes(data: str, names: list[str], splits: dict[str, Images]) -> No
     if len(names) < 2:
         only = f" ('{names[0]}')" if names else ""
         raise UserError(f"{data} has only one class{only}; at least two are needed, each in a folder or with a label")
+    if unwritable := next((name for name in names if not _is_writable(name)), None):
+        raise UserError(
+            f"{data}: the class name {os.fsencode(unwritable)!r:.80} is not UTF-8 text of one line and at most {LONGEST_NAME} characters; "
+            "rename it"
+        )
     if doubled := sorted({name for name in names if names.count(name) > 1}):
         raise UserError(
             f"{data}: {name_some(doubled, 'class name', 'class names')} used more than once; make them differ"
@@ -260,6 +278,13 @@ def _check_classes(data: str, names: list[str], splits: dict[str, Images]) -> No
             f"{data}: only one training image of {name_some(single, 'class', 'classes')}; at least two are needed, one "
             "to learn from and one to validate. Add images, or remove the class"
         )
+
+
+def _is_writable(name: str) -> bool:
+    """Whether a class name can stand in tables, pages and exported files."""
+    return len(name) <= LONGEST_NAME and not any(
+        "\ud800" <= letter <= "\udfff" or letter in "\0\r\n" for letter in name
+    )
 
 
 def _renumber(

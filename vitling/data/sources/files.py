@@ -1,19 +1,20 @@
 """What people bring themselves: a tree of class folders, a CSV or text list of paths, an `.npz` of arrays."""
 
 import csv
+import math
 import os
 import re
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from vitling.data.sources.images import IMAGE_SUFFIXES, ArrayImages, FileImages, Images
+from vitling.data.sources.images import IMAGE_SUFFIXES, ArrayImages, FileImages, Images, file_size, read_array_header
 from vitling.data.splits import name_some
-from vitling.errors import UserError
+from vitling.errors import UserError, first_line
+from vitling.machine_memory import total_memory
 
 SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 PATH_COLUMNS = ("path", "file", "filename", "image", "file_name", "filepath", "image_path")
@@ -105,15 +106,18 @@ def _kinds(names: list[str]) -> str:
     return ", ".join(sorted({os.path.splitext(name)[1].lower() or "no suffix" for name in names})[:5])
 
 
-def _images_below(root: Path, folder: str, others: list[str]) -> Iterator[_File]:
+def _images_below(root: Path, folder: str, others: list[str], above: tuple[str, ...] = ()) -> Iterator[_File]:
+    here = os.path.realpath(root / folder)
+    if here in above:
+        raise UserError(f"{root / folder} is a link to a folder that it lies in; remove it")
     folders, files = _scan(root / folder)
     for entry in files:
         if _is_image(entry.name):
-            yield _File(os.path.join(folder, entry.name).replace(os.sep, "/"), entry.stat().st_size)
+            yield _File(os.path.join(folder, entry.name).replace(os.sep, "/"), file_size(entry.path))
         else:
             others.append(entry.name)
     for inner in folders:
-        yield from _images_below(root, os.path.join(folder, inner), others)
+        yield from _images_below(root, os.path.join(folder, inner), others, (*above, here))
 
 
 def _scan(folder: Path) -> tuple[list[str], list[os.DirEntry]]:
@@ -221,7 +225,7 @@ def _folder_names(rows: list[_Row], labels: list[str]) -> list[str] | None:
 
 
 def _is_number(label: str) -> bool:
-    return label.isascii() and label.isdigit()
+    return label.isascii() and label.isdigit() and len(label) < 19
 
 
 # --- arrays -----------------------------------------------------------------------------------------------------------
@@ -247,39 +251,68 @@ def read_npz(path: Path) -> Found:
     if len({images.array.shape[-1] for images in splits.values()}) > 1:
         shapes = ", ".join(f"{split} {images.array.shape[1:]}" for split, images in splits.items())
         raise UserError(f"{path}: the splits have different channels ({shapes}); give every split the same channels")
-    count = max(int(images.labels.max(initial=-1)) for images in splits.values()) + 1
+    count, total = (
+        max(int(images.labels.max(initial=-1)) for images in splits.values()) + 1,
+        sum(map(len, splits.values())),
+    )
+    if count > max(total, len(arrays.get("class_names", ()))):
+        raise UserError(
+            f"{path}: the labels go up to {count - 1}, but there are only {total} images; number the classes from 0 without gaps"
+        )
     names = arrays.get("class_names", np.arange(count)).astype(str).reshape(-1).tolist()
     if len(names) < count:
         raise UserError(f"{path}: class_names has {len(names)} names, but the labels go up to {count - 1}")
     return Found(names, splits, [])
 
 
+ARRAYS = [f"{split}_{what}" for split in ("train", "val", "test") for what in ("images", "labels")] + ["class_names"]
+
+
 def _load_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays that we know, and empty ones in place of the others, whose names a message may want."""
     try:
-        archive = np.load(path, allow_pickle=False)
-        if isinstance(archive, np.ndarray):
-            raise UserError(f"{path} holds a single array; expected train_images and train_labels (np.savez)")
-        with archive:
-            return {name: _load_array(path, archive, name) for name in archive.files}
+        if not zipfile.is_zipfile(path):
+            with open(path, "rb") as file:
+                single = file.read(6) == b"\x93NUMPY"
+            if single:
+                raise UserError(f"{path} holds a single array; expected train_images and train_labels (np.savez)")
+            raise UserError(f"{path} cannot be read as .npz (it is not an archive of arrays); save it with np.savez")
+        _check_headers(path)
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] if name in ARRAYS else np.empty(0) for name in archive.files}
     except UserError:
         raise
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
-        # NumPy takes what is not an archive for a pickle, and advises to allow that.
-        reason = "it is not an archive of arrays" if "allow_pickle" in str(error) else str(error).splitlines()[0]
-        raise UserError(f"{path} cannot be read as .npz ({reason}); save it with np.savez") from error
+    except Exception as error:  # a damaged archive makes zipfile, zlib and NumPy raise many kinds
+        raise UserError(f"{path} cannot be read as .npz ({first_line(error)[:-1]}); save it with np.savez") from error
 
 
-def _load_array(path: Path, archive: Mapping[str, np.ndarray], name: str) -> np.ndarray:
-    try:
-        return archive[name]
-    except ValueError as error:
-        if "allow_pickle" not in str(error):
-            raise
-        # Unpickling runs whatever code an untrusted file holds.
+def _check_headers(path: Path) -> None:
+    """Refuse arrays that are larger than memory or than what follows their header, before any room is made for them."""
+    needed = 0
+    with zipfile.ZipFile(path) as archive:
+        for member in archive.infolist():
+            name = member.filename.removesuffix(".npy")
+            if name not in ARRAYS:
+                continue
+            with archive.open(member) as stream:
+                shape, dtype = read_array_header(stream)
+                held = member.file_size - stream.tell()
+            if dtype.hasobject:  # unpickling runs whatever code an untrusted file holds
+                raise UserError(
+                    f"{path}: {name} is an array of Python objects, which is never unpickled; save numbers or "
+                    "text (np.array(names, dtype=str)) instead"
+                )
+            size = math.prod(shape) * dtype.itemsize
+            if min(shape, default=0) < 0 or size != held:
+                raise UserError(
+                    f"{path}: {name} announces {size:,} bytes, but {held:,} follow; save it again with np.savez"
+                )
+            needed += size
+    if needed > total_memory():
         raise UserError(
-            f"{path}: {name} is an array of Python objects, which is never unpickled; save numbers or "
-            "text (np.array(names, dtype=str)) instead"
-        ) from error
+            f"{path} holds {needed / 2**30:,.1f} GB, and this machine has {total_memory() / 2**30:,.1f} GB of memory; "
+            "save the images as files, in a folder per class, which are streamed"
+        )
 
 
 def _check_images(what: str, images: np.ndarray) -> None:
@@ -299,6 +332,7 @@ def _check_labels(what: str, labels: np.ndarray, count: int) -> np.ndarray:
         raise UserError(f"{what} has the shape {labels.shape}; expected ({count},) or ({count}, 1){several}")
     if labels.dtype.kind not in "iu":
         raise UserError(f"{what} is {labels.dtype}; integers from 0 are expected")
-    if labels.min(initial=0) < 0:
-        raise UserError(f"{what} holds {labels.min()}; integers from 0 are expected")
+    for extreme in (labels.min(initial=0), labels.max(initial=0)):
+        if not 0 <= extreme < 2**31:
+            raise UserError(f"{what} holds {extreme}; integers from 0 are expected")
     return labels.reshape(-1)

@@ -8,18 +8,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from io import BytesIO
-from typing import Any, Literal, NamedTuple, TypeGuard
+from typing import IO, Any, NamedTuple, TypeGuard
 
 import numpy as np
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from vitling.errors import UserError, did_you_mean
+from vitling.files import check_path, what_else
 
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".jp2", ".avif"}
 IMAGE_SUFFIXES |= {".ppm", ".pgm", ".pbm", ".pnm", ".tga", ".npy"}
 FITS = ("resize", "pad", "crop")
 INTERPOLATIONS = ("bilinear", "bicubic")
 Box = tuple[float, float, float, float]  # left, top, right, bottom, as Pillow takes it
+NO_FILE, OTHER_KIND = -1, -2  # in place of a file's size
 SKIP = "Repair or remove it, or pass on_bad_image=skip to leave such images out."
 
 
@@ -125,9 +127,7 @@ class FileImages(Images):
         """`paths` start at `root`; they are the images' names. `sizes` in bytes are looked up unless given."""
         super().__init__(labels, [os.fspath(path) for path in paths])
         self.root = os.fspath(root)
-        self.sizes = np.array(
-            [_file_size(self.path(i)) for i in range(len(self))] if sizes is None else sizes, np.int64
-        )
+        self.sizes = np.array([file_size(self.path(i)) for i in range(len(self))] if sizes is None else sizes, np.int64)
 
     def path(self, i: int) -> str:
         return os.path.join(self.root, self.names[i])
@@ -194,7 +194,7 @@ def read_image(
     """
     with _naming(source, name):
         if _is_npy(source):
-            return _load_npy(source)
+            return np.array(_open_npy(source))
         with Image.open(source) as image:
             _refuse_unsafe(image)
             if at_least and image.format in ("JPEG", "MPO"):
@@ -209,7 +209,7 @@ def read_layout(source: str | BytesIO, *, name: str | None = None, alpha: bool =
     """Channels and depth of one image, from its head alone."""
     with _naming(source, name):
         if _is_npy(source):
-            array = _load_npy(source, mmap_mode="r")
+            array = _open_npy(source)
             return Layout(array.shape[-1], array.dtype == np.uint16)
         with Image.open(source) as image:
             _refuse_unsafe(image)
@@ -226,7 +226,7 @@ def read_size(source: str | BytesIO, *, name: str | None = None) -> tuple[int, i
     """Height and width of one image as `read_image` turns it, from its head alone."""
     with _naming(source, name):
         if _is_npy(source):
-            return _load_npy(source, mmap_mode="r").shape[:2]
+            return _open_npy(source).shape[:2]
         with Image.open(source) as image:
             lying = image.getexif().get(ExifTags.Base.Orientation, 1) >= 5
             return (image.width, image.height) if lying else (image.height, image.width)
@@ -351,12 +351,12 @@ def load_image(
         raise BadImage(images.names[i], str(error), "Convert or remove it.") from None
 
 
-def _file_size(path: str) -> int:
-    """Bytes, or -1 where there is no such file."""
+def file_size(path: str) -> int:
+    """Bytes; NO_FILE where there is none, OTHER_KIND for a folder, a pipe or a device, of which reading might never end."""
     try:
-        return os.stat(path).st_size
-    except OSError:
-        return -1
+        return OTHER_KIND if what_else(path) else os.stat(path).st_size
+    except (OSError, ValueError):  # a name that is too long, or holds NUL
+        return NO_FILE
 
 
 @contextmanager
@@ -366,9 +366,11 @@ def _naming(source: str | BytesIO, name: str | None) -> Iterator[None]:
     Everything, because a broken file makes Pillow's plug-ins raise whatever their parsers happen to stumble over.
     """
     try:
+        if source and isinstance(source, str) and (other := what_else(check_path(source))):
+            raise ValueError(f"it is {other}, not a file")
         yield
     except Exception as error:
-        if isinstance(error, FileNotFoundError):
+        if isinstance(error, FileNotFoundError | NotADirectoryError):
             reason = "no such file"
         elif isinstance(source, str) and os.path.isfile(source) and os.path.getsize(source) == 0:
             reason = "the file is empty (0 bytes)"
@@ -383,11 +385,17 @@ def _is_npy(source: str | BytesIO) -> TypeGuard[str]:
     return isinstance(source, str) and source.lower().endswith(".npy")
 
 
-def _load_npy(path: str, mmap_mode: Literal["r"] | None = None) -> np.ndarray:
+def _open_npy(path: str) -> np.ndarray:
+    """The array of a file, not read yet: a header that announces more than the file holds is refused, not made room for."""
     try:
-        array = np.load(path, allow_pickle=False, mmap_mode=mmap_mode)
+        with open(path, "rb") as file:
+            shape, dtype = read_array_header(file)
+            held = os.path.getsize(path) - file.tell()
+        if math.prod(shape) * dtype.itemsize > held or min(shape, default=0) < 0:
+            raise ValueError(f"it announces the shape {shape}, but only {held:,} bytes follow")
+        array = np.load(path, allow_pickle=False, mmap_mode="r")
     except ValueError as error:
-        if "allow_pickle" not in str(error):
+        if "allow_pickle" not in str(error) and "Python objects" not in str(error):
             raise
         # NumPy advises to unpickle it, which runs whatever code an untrusted file holds.
         raise ValueError(
@@ -399,16 +407,29 @@ def _load_npy(path: str, mmap_mode: Literal["r"] | None = None) -> np.ndarray:
         raise ValueError(f"its numbers are {array.dtype}; uint8 or uint16 are allowed")
     if array.ndim not in (2, 3) or array.size == 0:
         raise ValueError(f"its shape is {array.shape}; height x width or height x width x channels is allowed")
+    _refuse_pixels(array.shape[1], array.shape[0])
     return array if array.ndim == 3 else array[..., None]
+
+
+def read_array_header(stream: IO[bytes]) -> tuple[tuple[int, ...], np.dtype]:
+    """Shape and type that the head of an .npy file announces."""
+    version = np.lib.format.read_magic(stream)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, _, dtype = read(stream)
+    return shape, dtype
 
 
 def _refuse_unsafe(image: Image.Image, pages: int = 1) -> None:
     """Refuse what is a program to run, and what would fill the memory."""
     if image.format == "EPS":
         raise ValueError("PostScript is a program, not an image; save it as PNG")
+    _refuse_pixels(image.width, image.height, pages)
+
+
+def _refuse_pixels(width: int, height: int, pages: int = 1) -> None:
     limit = Image.MAX_IMAGE_PIXELS
-    if limit and image.width * image.height * pages > limit:
-        size = f"{image.width} x {image.height}" + (f" x {pages}" if pages > 1 else "")
+    if limit and width * height * pages > limit:
+        size = f"{width} x {height}" + (f" x {pages}" if pages > 1 else "")
         raise ValueError(
             f"{size} pixels are more than the {limit:,} Pillow holds safe; "
             "make it smaller, or raise PIL.Image.MAX_IMAGE_PIXELS if you trust it"

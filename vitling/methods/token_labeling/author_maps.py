@@ -14,8 +14,8 @@ from torch import Tensor
 
 from vitling.callbacks import Callback
 from vitling.data.sources.images import Images
-from vitling.errors import UserError
-from vitling.files import refuse_foreign
+from vitling.errors import UserError, first_line
+from vitling.files import check_path, refuse_foreign, what_else
 from vitling.methods.token_labeling.label_maps import LabelMaps
 
 MOST_CLASSES = 2048  # float16 holds integers exactly up to here
@@ -23,7 +23,7 @@ MOST_CLASSES = 2048  # float16 holds integers exactly up to here
 
 def is_author_folder(folder: str | os.PathLike) -> bool:
     """Whether this is a folder of class folders with .pt files, and no run, which keeps its checkpoints so."""
-    folder = Path(folder)
+    folder = check_path(folder)
     return folder.is_dir() and not (folder / "run.json").exists() and next(folder.glob("*/*.pt"), None) is not None
 
 
@@ -32,7 +32,10 @@ def map_paths(folder: str | os.PathLike, images: Images, class_names: list[str])
     paths: list[Path] = []
     seen: dict[Path, str] = {}
     for name, label in zip(images.names, images.labels, strict=True):
-        path = Path(folder) / class_names[label] / f"{os.path.basename(name).split('.')[0]}.pt"
+        kind = class_names[label]
+        if os.path.basename(kind) != kind or kind in ("", ".", ".."):  # a class of a table may be called anything
+            raise UserError(f"the class '{kind}' cannot be a folder, as the authors' files need it; rename it.")
+        path = Path(folder) / kind / f"{os.path.basename(name).split('.')[0]}.pt"
         if path in seen:
             raise UserError(f"images {seen[path]} and {name} would share the label map {path}; rename one of them.")
         seen[path] = name
@@ -45,15 +48,25 @@ def read_maps(paths: list[Path], num_classes: int) -> Iterator[tuple[np.ndarray,
     shape = None
     for path in paths:
         try:
+            if other := what_else(path):
+                raise UserError(f"it is {other}")
             scores, classes = torch.load(path, map_location="cpu", weights_only=True)
+            if not (
+                isinstance(scores, torch.Tensor) and isinstance(classes, torch.Tensor) and scores.shape == classes.shape
+            ):
+                raise UserError("it does not hold two tensors of one shape")
         except FileNotFoundError:
             missing = sum(not other.exists() for other in paths)
             more = f" and {missing - 1:,} more are missing" if missing > 1 else " is missing"
             raise UserError(f"label map {path}{more}; every training image needs one.") from None
         except Exception as error:  # a damaged archive makes torch raise many kinds
-            reason = str(error).splitlines()[0]
-            raise UserError(f"{path} cannot be read as a label map: {reason}") from None
-        if scores.ndim != 3 or not scores.is_floating_point() or scores.shape != (shape or scores.shape):
+            raise UserError(f"{path} cannot be read as a label map: {first_line(error)}") from None
+        if (
+            scores.ndim != 3
+            or not scores.numel()
+            or not scores.is_floating_point()
+            or scores.shape != (shape or scores.shape)
+        ):
             raise UserError(
                 f"{path} holds {tuple(scores.shape)} {scores.dtype}; [2, k, H, W] floats like the first are allowed."
             )

@@ -11,7 +11,7 @@ import json
 import os
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -19,10 +19,13 @@ from torch import Tensor
 
 from vitling.data.sources.dataset import Dataset
 from vitling.data.sources.images import Images
+from vitling.documents import read_json
 from vitling.errors import UserError
-from vitling.files import refuse_foreign, write_text
+from vitling.files import check_path, refuse_foreign, what_else, write_text
+from vitling.values import Range, Side, check, check_fields
 
 PART_BYTES = 2**30
+ImageCount = Annotated[int, Range(0, 10**10)]
 
 
 @dataclass(frozen=True)
@@ -32,12 +35,12 @@ class Header:
     data: str
     fingerprint: str
     split: str
-    images: int
+    images: ImageCount
     class_names: list[str]
-    grid: tuple[int, int]
-    top_k: int
+    grid: tuple[Side, Side]
+    top_k: Annotated[int, Range(1, 65_536)]
     fit: str
-    size: tuple[int, int]
+    size: tuple[Side, Side]
     annotator: str
     weights: str  # digest of what made the maps
     raw_scores: bool  # logits as they are; else minus the mean of the classes that are not stored
@@ -178,11 +181,13 @@ class LabelMaps:
         header, path = self.header, self.folder / f"part-{number:05d}.npy"
         count = min(header.part_images, header.images - number * header.part_images)
         try:
+            if other := what_else(path):
+                raise ValueError(other)
             part = np.load(path, mmap_mode="r", allow_pickle=False)
-        except (OSError, ValueError) as error:
+        except Exception as error:  # a damaged header makes NumPy raise many kinds
             reason = "missing" if isinstance(error, FileNotFoundError) else "cut short or damaged"
             raise UserError(f"{path} is {reason}; remove {self.folder} and write the label maps again.") from error
-        if part.dtype != header.record or part.shape != (count, *header.shape):
+        if not isinstance(part, np.ndarray) or part.dtype != header.record or part.shape != (count, *header.shape):
             raise UserError(f"{path} does not match maps.json beside it; remove {self.folder} and write them again.")
         return part
 
@@ -234,15 +239,20 @@ class LabelMaps:
 
 
 def read_header(folder: str | os.PathLike) -> tuple[Header, int]:
-    path = Path(folder) / "maps.json"
+    path = check_path(folder) / "maps.json"
+    if not path.exists():
+        raise UserError(f"no label maps in {folder}; write them there with `vitling relabel RUN DATA`.")
+    values = read_json(path)
     try:
-        values = json.loads(path.read_text())
-        done = values.pop("done")
-        return Header(**{**values, "grid": tuple(values["grid"]), "size": tuple(values["size"])}), done
-    except FileNotFoundError:
-        raise UserError(f"no label maps in {folder}; write them there with `vitling relabel RUN DATA`.") from None
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise UserError(f"{path} does not describe label maps ({error}); write them again.") from None
+        known = {f.name: values[f.name] for f in fields(Header)}
+        header = Header(**{**known, "grid": tuple(known["grid"]), "size": tuple(known["size"])})
+        check_fields(header)
+        check(values["done"], ImageCount, "done")
+        if header.format != Header.format or values["done"] > header.images or header.top_k > len(header.class_names):
+            raise UserError("its numbers contradict each other")
+        return header, values["done"]
+    except (UserError, KeyError, TypeError) as error:
+        raise UserError(f"{path} does not describe label maps ({str(error).rstrip('.')}); write them again.") from None
 
 
 def check_owner(header: Header, dataset: Dataset, folder: str | os.PathLike) -> None:

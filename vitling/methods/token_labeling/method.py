@@ -8,7 +8,7 @@ annotator's affair: the release stores raw scores.
 """
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -24,12 +24,13 @@ from vitling.methods.mixing import MixingMethod
 from vitling.methods.preparation import Preparation
 from vitling.methods.token_labeling.label_maps import LabelMaps
 from vitling.methods.token_labeling.relabeling import relabel as write_maps
-from vitling.methods.token_labeling.transport import AXES, transport_labels
+from vitling.methods.token_labeling.transport import transport_labels
 from vitling.models.contract import token_grid
 from vitling.models.lvvit import Box, mix_tokens, random_box
 from vitling.optim import parameter_groups
 from vitling.recipes import Optim, Recipe, replace
 from vitling.runs.opening import Source
+from vitling.values import Count, Range, Share, Side, Weight
 
 SMALL_IMAGE = 96  # pixels; up to here relabel=auto trains the ResNet for small images, of stride 8
 SMALLEST_IMAGE = 32  # pixels that it sees, so that its maps have four cells on a side
@@ -54,12 +55,12 @@ class TokenLabeling(MixingMethod):
         num_classes: int,
         maps: LabelMaps | None = None,
         label_tokens: bool = True,
-        class_label: str = "map",
-        cls_weight: float = 1.0,
-        dense_weight: float = 1.0,
-        label_smoothing: float = 0.1,
+        class_label: Literal["map", "truth"] = "map",
+        cls_weight: Weight = 1.0,
+        dense_weight: Weight = 1.0,
+        label_smoothing: Share = 0.1,
         mix_token: bool = True,
-        axes: str = "geometric",
+        axes: Literal["geometric", "official"] = "geometric",
         **mixing: Any,
     ):
         super().__init__(model, num_classes=num_classes, label_smoothing=label_smoothing, **mixing)
@@ -67,8 +68,6 @@ class TokenLabeling(MixingMethod):
             raise UserError(
                 f"label maps of {len(maps.header.class_names)} classes do not fit a model of {num_classes} classes."
             )
-        if axes not in AXES or class_label not in ("map", "truth"):
-            raise UserError(f"{axes=} must be one of {', '.join(AXES)}, and {class_label=} map or truth.")
         if not hasattr(model, "num_prefix_tokens"):
             raise UserError(f"{type(model).__name__} has no tokens to label; use a vision transformer.")
         self.maps, self.wants_geometry = maps, maps is not None
@@ -101,10 +100,10 @@ class TokenLabeling(MixingMethod):
         *,
         labels: str = "",
         annotator: str = "",
-        relabel: str = "",
-        annotator_epochs: int | None = None,
-        annotator_size: int | None = None,
-        top_k: int = 5,
+        relabel: Literal["", "auto"] = "",
+        annotator_epochs: Count | None = None,
+        annotator_size: Side | tuple[Side, Side] | None = None,
+        top_k: Annotated[int, Range(1, 65_536)] = 5,
         **others: Any,
     ) -> dict:
         """Find the label maps, or have them made.
@@ -114,14 +113,14 @@ class TokenLabeling(MixingMethod):
         the annotator.
         """
         given = [bool(source) for source in (labels, annotator, relabel)]
-        if given.count(True) != 1 or relabel not in ("", "auto") or "maps" in others:
+        if given.count(True) != 1 or "maps" in others:
             raise UserError(
                 "token labeling needs labels: give one of method_args.labels=FOLDER (from `vitling relabel`), "
                 "method_args.annotator=RUN, method_args.relabel=auto, or labels=truth for each image's own class."
             )
-        if annotator_epochs is not None and (relabel != "auto" or annotator_epochs < 1):
+        if annotator_epochs is not None and relabel != "auto":
             raise UserError(
-                f"method_args.{annotator_epochs=} is for method_args.relabel=auto, which trains an annotator, and at least 1."
+                f"method_args.{annotator_epochs=} is for method_args.relabel=auto, which trains an annotator."
             )
         if labels == "truth":
             return others

@@ -23,13 +23,15 @@ from vitling.data.pipeline.preprocessing import as_size
 from vitling.data.pipeline.reading import Reading
 from vitling.data.sources.dataset import Dataset, open_dataset
 from vitling.data.sources.images import FITS
-from vitling.errors import UserError, did_you_mean
+from vitling.errors import UserError, did_you_mean, first_line
 from vitling.evaluation.loop import evaluate_batches
 from vitling.methods.token_labeling.author_maps import is_author_folder, map_paths, read_maps, write_maps
 from vitling.methods.token_labeling.label_maps import Header, LabelMaps, check_owner
+from vitling.models import check_input
 from vitling.models.contract import token_grid
 from vitling.runs.device import default_device
 from vitling.runs.opening import OpenedModel, Source, open_model, published_classes
+from vitling.values import Side, check
 
 CHUNK_BYTES = 2**27  # of decoded pixels; after each chunk the maps are on the disk
 FLOAT16_MAX = 65504.0
@@ -159,11 +161,29 @@ def open_annotator(
 def look_at(annotator: OpenedModel, size: tuple[int, int] | None, fit: str | None) -> OpenedModel:
     """The annotator seeing images at another size or fitted in another way, where one is given."""
     own = annotator.preprocessing
-    if size not in (None, own.size) and hasattr(annotator.module, "set_input_size"):
-        annotator.module.set_input_size(img_size=size)
+    if size not in (None, own.size):
+        _resize_input(annotator, size)
     # Whatever share it is tested at: a map is of all that the fit shows.
     view = replace(own, size=size or own.size, fit=fit or own.fit, test_crop=None)
     return replace(annotator, preprocessing=view)
+
+
+def _resize_input(annotator: OpenedModel, size: tuple[int, int]) -> None:
+    """Let the annotator take images of another size, if that gives a map at all."""
+    module, name = annotator.module, _name(annotator)
+    check(size, tuple[Side, Side], "size")
+    stages = list(getattr(module, "feature_info", None) or [])
+    cell = max((stage["reduction"] for stage in stages if isinstance(stage, dict)), default=1)
+    if min(size) < cell:
+        raise UserError(
+            f"size={size[0]}x{size[1]} is less than one cell of the map of {name}, which is {cell} pixels; take {cell} or more."
+        )
+    if hasattr(module, "set_input_size"):
+        try:
+            module.set_input_size(img_size=size)
+        except Exception as error:  # each family refuses a size in its own way
+            raise UserError(f"{name} cannot take images of {size[0]}x{size[1]}: {first_line(error)}") from None
+    check_input(module, name, annotator.preprocessing.channels, size)
 
 
 def _name(annotator: OpenedModel) -> str:

@@ -1,0 +1,129 @@
+"""What the files of a run hold, as types with ranges: checked whenever one is read. Further keys may stand beside these."""
+
+from numbers import Real
+from typing import Annotated, Any, Literal, TypedDict
+
+from vitling.values import Count, CountOrNone, Longest, Range, Seconds, Share
+
+Positive = Annotated[float, Range(above=0, high=1e9)]
+Amount = Annotated[int, Range(0, 10**15)]
+Loss = Annotated[float, Range(-1e9, 1e9)]
+Name = Annotated[str, Longest(4096)]
+
+
+class DataRecord(TypedDict, total=False):
+    name: Name
+    fingerprint: str
+    train_images: Count
+    val_images: Count
+    skipped: list[str]
+    splits: list[str]
+
+
+class BestRecord(TypedDict, total=False):
+    val_top1: Share
+    val_loss: Loss
+    epoch: Count
+
+
+class AskedPlanRecord(TypedDict):
+    data: str
+    settings: list[str]
+
+
+class AskedRecord(TypedDict, total=False):
+    recipe: dict[str, Any]
+    plan: AskedPlanRecord
+    budget: str | None
+
+
+class EnvironmentRecord(TypedDict, total=False):
+    processor: str
+    threads: Annotated[int, Range(1, 100_000)]
+    command: str
+
+
+class RunRecord(TypedDict, total=False):
+    """run.json."""
+
+    asked: AskedRecord
+    status: Annotated[str, Longest(40)]
+    stopped: str
+    class_names: list[Name]
+    preprocessing: dict[str, Any]  # checked where it is used: its keys were renamed once
+    data: DataRecord
+    parameters: Amount
+    environment: EnvironmentRecord
+    precision: Literal["no", "bf16", "fp16"]
+    processes: Annotated[int, Range(1, 1_000_000)]
+    wall_seconds: Seconds
+    best: BestRecord
+    epochs_trained: Annotated[float, Range(0, 10_000_000)]
+    steps_trained: Amount
+    test_looks: CountOrNone
+    more_seconds: list[Positive]
+    parts: list[dict[str, Any]]
+
+
+class _Validation(TypedDict):
+    epoch: Count
+    val_top1: Share
+    val_loss: Loss
+
+
+class ValidationRecord(_Validation, total=False):
+    """A line of metrics.jsonl."""
+
+    part: Count
+    step: Amount
+    lr: Annotated[float, Range(0, 1e9)]
+    train_loss: Loss
+
+
+class TimingRecord(TypedDict):
+    """A line of timing.jsonl."""
+
+    epoch: Count
+    seconds: Seconds
+    images_per_second: Annotated[float, Range(0, 1e12)]
+    validation_seconds: Seconds
+
+
+class GradientRecord(TypedDict):
+    """A line of gradients.jsonl; a norm may be infinite where a loss scaler skipped the step."""
+
+    step: Amount
+    norms: dict[str, Real]
+
+
+class BudgetRecord(TypedDict):
+    """A line of budget.jsonl."""
+
+    step: Amount
+    end: Amount
+
+
+class SpeedRecord(TypedDict):
+    fixed: Seconds
+    step: Positive
+    validation: Seconds
+    steps_per_epoch: Count
+    validate_every: Count
+    threads: Annotated[int, Range(0, 100_000)]
+
+
+class FirstBudgetRecord(BudgetRecord):
+    """The line of budget.jsonl with which a part of a run begins."""
+
+    part: Count
+    every: Count
+    seconds_allowed: Positive
+    speed: SpeedRecord
+
+
+class CheckpointEntry(TypedDict):
+    """An entry of checkpoint/manifest.json: a file in that folder, and nowhere else."""
+
+    file: str
+    step: Amount
+    sha256: str
