@@ -5,7 +5,7 @@ whatever a folder holds.
 """
 
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, TypedDict
 
 import timm
 import torch
@@ -35,11 +35,19 @@ class PretrainedConfig(TypedDict, total=False):
     std: list[float]
 
 
+class ModelArgs(TypedDict, total=False):
+    """Of the arguments of a network, those that say what it takes and gives."""
+
+    num_classes: Classes
+    in_chans: Channels
+    img_size: Side | tuple[Side, Side]
+
+
 class Config(_Architecture, total=False):
     """config.json."""
 
     num_classes: Classes
-    model_args: dict[str, Any]
+    model_args: ModelArgs
     pretrained_cfg: PretrainedConfig
 
 
