@@ -99,6 +99,10 @@ class Distillation(MixingMethod):
         return {"loss": loss, "student_label": label, "student_from_teacher": from_teacher}
 
     @classmethod
+    def techniques(cls, recipe: Recipe) -> set[str]:
+        return super().techniques(recipe) | {"distillation"}
+
+    @classmethod
     def companions(cls, recipe: Recipe, model: nn.Module) -> dict[str, nn.Module]:
         if reason := cls.missing(recipe):
             raise UserError(reason)
