@@ -10,7 +10,7 @@ import typer
 from PIL import Image
 
 from vitling.cli.main import app
-from vitling.cli.terminal import parse_budget, parse_seeds
+from vitling.cli.terminal import parse_budget, parse_seeds, reproduce_command
 from vitling.errors import UserError
 from vitling.methods import find_method
 from vitling.models import build_model
@@ -20,7 +20,7 @@ from vitling.papers import illustrations, is_figure, tables
 from vitling.papers.coverage import coverage_markdown
 from vitling.papers.estimate import BACKWARD, build_on_meta, count_sizes, training_macs
 from vitling.papers.figures import draw_figure
-from vitling.papers.next_steps import find_next_steps, works
+from vitling.papers.next_steps import find_missing, find_next_step, works
 from vitling.papers.plan import Request, leave_out_unready, make_plan
 from vitling.papers.reproduction import choose_test_splits, preview, reproduce
 from vitling.papers.table import Data, nano_on
@@ -274,9 +274,10 @@ def parse_command(text: str) -> Request:
 def test_what_a_dry_run_says_next_works_on_that_machine(name, scale, device, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # without runs to start from and label maps
     request = Request(name, scale)
-    first, *others = find_next_steps(request, device)
-    assert first.startswith("Next: `vitling reproduce ")
-    assert works(parse_command(first.split("`")[1]), device)
+    step, others = find_next_step(request, device), find_missing(request, device)
+    typed = parse_command(reproduce_command(step.request))
+    assert typed == step.request
+    assert works(typed, device)
     needs_imagenet = {"", "imagenet"} & {line.recipe.data for line in request.plan().lines if line.recipe}
     if scale == "paper" and needs_imagenet and not name.endswith("fig1"):
         assert any("cannot be downloaded; give its folder as data" in line for line in others)
@@ -285,10 +286,18 @@ def test_what_a_dry_run_says_next_works_on_that_machine(name, scale, device, tmp
 
 
 def test_rows_that_were_picked_are_kept_in_the_next_command_where_they_have_a_nano_counterpart():
-    (first, *_) = find_next_steps(Request("dhvt/table4", rows="DHVT-T"), "cpu")
-    assert "`vitling reproduce dhvt/table4 --scale nano --rows DHVT-T`" in first
-    (first, *_) = find_next_steps(Request("t2t/table4", rows="MobileNetV2 1.0x*"), "cpu")
-    assert "`vitling reproduce t2t/table4 --scale nano`" in first
+    def command(name: str, rows: str) -> str:
+        return reproduce_command(find_next_step(Request(name, rows=rows), "cpu").request)
+
+    assert command("dhvt/table4", "DHVT-T") == "vitling reproduce dhvt/table4 --scale nano --rows DHVT-T"
+    assert command("t2t/table4", "MobileNetV2 1.0x*") == "vitling reproduce t2t/table4 --scale nano"
+
+
+def test_a_command_says_all_that_was_asked_for():
+    asked = Request(
+        "t2t/table2", rows="T2T-ViT-14", data="my images", epochs=3, seeds=[1, 4], budget_seconds=90, split="val"
+    )
+    assert parse_command(reproduce_command(asked)) == asked
 
 
 @pytest.mark.skipif(default_device().type != "cpu", reason="there is a GPU here")

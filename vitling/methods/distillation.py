@@ -115,6 +115,10 @@ class Distillation(MixingMethod):
         return {"teacher": opened, "class_names": preparation.data.class_names, **others}
 
     @classmethod
+    def techniques(cls, recipe: Recipe) -> set[str]:
+        return super().techniques(recipe) | {"distillation"}
+
+    @classmethod
     def companions(cls, recipe: Recipe, model: nn.Module) -> dict[str, nn.Module]:
         if reason := cls.missing(recipe):
             raise UserError(reason)

@@ -121,6 +121,11 @@ class Method(nn.Module, ABC):
         return []
 
     @classmethod
+    def techniques(cls, recipe: Recipe) -> set[str]:
+        """What a recipe with this method uses of the techniques that papers tick in their tables, by their names."""
+        return {name for name in ("MixUp", "CutMix") if recipe.method_args.get(name.lower())}
+
+    @classmethod
     def missing(cls, recipe: Recipe) -> str:
         """What has to be there before the recipe can be trained and is not, in one line; empty where nothing is missing."""
         return ""

@@ -78,7 +78,7 @@ def draw_figure(
     refuse_foreign(folder / "figure.html", ours=is_page)
     if runs is not None:
         study = _open_study(runs)
-    elif figure.kind == "sizes" and plan.scale == "paper":
+    elif plan.draws_published_sizes:
         if request.budget_seconds or request.epochs:
             raise UserError(
                 f"{name} trains nothing at the paper's scale; leave the budget and epochs out, or choose scale=nano."

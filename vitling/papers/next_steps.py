@@ -1,26 +1,28 @@
-"""What to do after a dry run: a command that works on this machine, and what is missing for the published setting."""
+"""What to do after a dry run: a request that works on this machine, and what is missing for the published setting."""
 
-import shlex
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from vitling.errors import UserError
-from vitling.papers import is_figure
-from vitling.papers.plan import Plan, Request, find_table, mark_unready
+from vitling.papers.plan import Plan, Request, mark_unready
 from vitling.papers.table import Figure
 
 
-def find_next_steps(request: Request, device: str) -> list[str]:
-    """Lines to follow a dry run of `request` on a machine whose fastest device is of this type."""
-    plan = mark_unready(request.plan())
+@dataclass(frozen=True)
+class NextStep:
+    """A request that reproduce does not refuse here, and what it does in place of the one that was asked for."""
+
+    request: Request
+    what: str = ""
+
+
+def find_next_step(request: Request, device: str) -> NextStep | None:
+    """After a dry run of `request` on a machine whose fastest device is of this type; None where nothing of it works."""
     if works(request, device):
-        lines = [f"Next: `{command(request)}`."]
-    elif small := _nano(request):
-        lines = [f"Next: `{command(small)}`, the same comparison in minutes on this machine."]
-    elif plan.recipes:  # it has no nano counterpart: a short part of it works here
-        lines = [f"Next: `{command(replace(request, epochs=1, seeds=1))}`, an epoch of each row."]
-    else:
-        lines = []
-    return lines + _missing(plan, request, device)
+        return NextStep(request)
+    if small := _nano(request):
+        return NextStep(small, "the same comparison in minutes on this machine")
+    short = replace(request, epochs=1, seeds=1)  # without a nano counterpart, a short part of it
+    return NextStep(short, "an epoch of each row") if works(short, device) else None
 
 
 def works(request: Request, device: str) -> bool:
@@ -29,13 +31,11 @@ def works(request: Request, device: str) -> bool:
         plan = mark_unready(request.plan())
     except UserError:
         return False
-    table = plan.table
-    if isinstance(table, Figure) and not plan.recipes:
-        return table.kind == "sizes" and request.scale == "paper" and not (request.budget_seconds or request.epochs)
-    if not any(line.recipe for line in plan.lines):
-        return True  # a table that describes, or only quotes, is printed
-    needs_no_runs = isinstance(table, Figure) and table.kind == "sizes" and request.scale == "paper"
-    return needs_no_runs or (bool(plan.recipes) and not request.is_too_long_for(device))
+    if plan.draws_published_sizes:
+        return not (request.budget_seconds or request.epochs)
+    if not any(line.recipe for line in plan.lines):  # a table that describes, or only quotes, is printed
+        return not isinstance(plan.table, Figure)
+    return bool(plan.recipes) and not request.is_too_long_for(device)
 
 
 def _nano(request: Request) -> Request | None:
@@ -52,9 +52,10 @@ def _nano(request: Request) -> Request | None:
     return None
 
 
-def _missing(plan: Plan, request: Request, device: str) -> list[str]:
-    """What the published setting lacks, a line for each thing, with the rows that lack it."""
-    if request.scale == "nano" or is_sizes(request.name):
+def find_missing(request: Request, device: str) -> list[str]:
+    """What the published setting lacks here, a line for each thing, with the rows that lack it."""
+    plan = mark_unready(request.plan())
+    if request.scale == "nano" or plan.draws_published_sizes:
         return []
     reasons: dict[str, list[str]] = {}
     for line in plan.lines:
@@ -67,34 +68,6 @@ def _missing(plan: Plan, request: Request, device: str) -> list[str]:
 
 
 def _some(labels: list[str], plan: Plan) -> str:
-    trained = [line for line in plan.lines if line.recipe]
-    if len(labels) == len(trained):
+    if len(labels) == sum(line.recipe is not None for line in plan.lines):
         return "all rows"
     return "; ".join(labels[:3]) + (f" and {len(labels) - 3} more" if len(labels) > 3 else "")
-
-
-def is_sizes(name: str) -> bool:
-    """Whether it is a figure of accuracies over sizes, which trains nothing at the paper's scale."""
-    table = find_table(name)
-    return is_figure(name) and isinstance(table, Figure) and table.kind == "sizes"
-
-
-def command(request: Request) -> str:
-    """The command line of a request."""
-    words = ["vitling", "reproduce", request.name]
-    seeds = request.seeds if isinstance(request.seeds, int) else ",".join(map(str, request.seeds))
-    defaults = Request(request.name)
-    budget = f"{request.budget_seconds:g}s" if request.budget_seconds else None
-    for option, value, default in (
-        ("--scale", request.scale, defaults.scale),
-        ("--rows", request.rows, ""),
-        ("--data", request.data, None),
-        ("--split", request.split, ""),
-        ("--seeds", seeds, defaults.seeds),
-        ("--epochs", request.epochs, None),
-        ("--budget", budget, None),
-        ("--jobs", request.jobs, defaults.jobs),
-    ):
-        if value != default:
-            words += [option, str(value)]
-    return shlex.join(words)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from vitling.errors import UserError, did_you_mean
 from vitling.papers import illustrations, tables
-from vitling.papers.table import Data, Row, Table, nano_on
+from vitling.papers.table import Data, Figure, Row, Table, nano_on
 from vitling.recipes import Recipe, load_recipe, override, scale_epochs
 
 SCALES = ("paper", "nano")
@@ -51,6 +51,11 @@ class Plan:
     def recipes(self) -> dict[str, Recipe]:
         """What a study has to train, by name."""
         return {line.study_name: line.recipe for line in self.lines if line.recipe and line.is_trained}
+
+    @property
+    def draws_published_sizes(self) -> bool:
+        """Accuracies over sizes: at the paper's scale they are the paper's, and nothing is trained."""
+        return isinstance(self.table, Figure) and self.table.kind == "sizes" and self.scale == "paper"
 
     def folder_name(self, data: str) -> str:
         """The default folder of its study."""
@@ -250,7 +255,7 @@ def _missing(line: Line) -> str:
         return f"{data.source or data.name} cannot be downloaded; give its folder as data."
     if not (match_name(recipe.data) or recipe.data.startswith("hf:") or Path(recipe.data).expanduser().exists()):
         return f"{recipe.data} is not there; give the folder of {data.source or data.name} as data."
-    from vitling.methods import find_method
+    from vitling.methods import find_method  # as above
     from vitling.runs.opening import is_there
 
     if recipe.init and not is_there(recipe.init):

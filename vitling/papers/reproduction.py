@@ -21,7 +21,7 @@ from vitling.evaluation.intervals import confidence_interval
 from vitling.evaluation.metrics import Evaluation
 from vitling.files import json_with, refuse_foreign, starting_with, write_text
 from vitling.papers.estimate import Size, count_sizes, estimate_seconds
-from vitling.papers.next_steps import find_next_steps
+from vitling.papers.next_steps import NextStep, find_missing, find_next_step
 from vitling.papers.plan import SEEDS, Line, Plan, Request, choose_test_split, leave_out_unready
 from vitling.papers.structure import read_description
 from vitling.papers.table import Description
@@ -89,7 +89,8 @@ class Reproduction:
         self.settings = settings or Settings()
         self.plan, self.study, self.budget_seconds = plan, study, budget_seconds
         self.seconds, self.seeds = seconds or {}, seeds  # estimated, of a run of each recipe, and how many of each
-        self.next_steps: list[str] = []  # of a dry run
+        self.next_step: NextStep | None = None  # of a dry run, with what the published setting lacks
+        self.missing: list[str] = []
         self.results = self._collect(sizes)
 
     def _collect(self, sizes: dict[str, Size]) -> list[Result]:
@@ -223,7 +224,7 @@ class Reproduction:
         notes += self._omissions()
         remarks = [(r.line.label, r.line.row.note_at(self.plan.scale)) for r in self.results]
         notes += _grouped("Note", [(label, remark) for label, remark in remarks if remark])
-        return notes + self.next_steps
+        return notes + self.missing
 
     def _omissions(self) -> list[str]:
         """Rows without a number of ours, and why."""
@@ -306,6 +307,8 @@ class Reproduction:
             "paper_measured": self.plan.table.measured,
             "seeds": self.study.seeds if self.study else None,
             "rows": rows,
+            "missing": self.missing,
+            "next": asdict(self.next_step.request) if self.next_step else None,
         }
         return json.dumps(tree, indent=1, ensure_ascii=False)
 
@@ -448,11 +451,15 @@ def preview(request: Request, *, settings: Settings | None = None, callback: Cal
     """What `train_table` would train and about how long a run of each row would take here. Trains a few steps, keeps nothing."""
     settings, plan, budget = settings or Settings(), request.plan(), request.budget_seconds
     sizes = count_sizes(plan, settings, callback)
-    seconds = dict.fromkeys(plan.recipes, budget) if budget else estimate_seconds(plan, sizes, settings, callback)
+    if plan.draws_published_sizes:
+        seconds: dict[str, float] = {}
+    else:
+        seconds = dict.fromkeys(plan.recipes, budget) if budget else estimate_seconds(plan, sizes, settings, callback)
     result = Reproduction(
         plan, sizes, seconds=seconds, seeds=request.seed_count, budget_seconds=budget, settings=settings
     )
-    result.next_steps = find_next_steps(request, default_device().type)
+    device = default_device().type
+    result.next_step, result.missing = find_next_step(request, device), find_missing(request, device)
     return result
 
 

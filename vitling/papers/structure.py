@@ -9,6 +9,7 @@ from torch import nn
 
 from vitling.data.sources.dataset import open_dataset
 from vitling.errors import UserError
+from vitling.methods import find_method
 from vitling.optim import peak_lr
 from vitling.papers.estimate import build_on_meta
 from vitling.papers.plan import Line, described_recipe
@@ -43,7 +44,14 @@ def read_description(line: Line, columns: list[str], settings: Settings) -> tupl
     assert isinstance(recipe.img_size, int)
     network = build_on_meta(recipe, line.row.data.classes, 3)
     described = Described(network, recipe if line.row.describes else None, recipe.img_size)
-    return {column: READERS[column](described) for column in columns}, ""
+    return {column: _read(column, described) for column in columns}, ""
+
+
+def _read(column: str, described: Described) -> Any:
+    """An entry; a column that is neither a size nor a setting is a technique that the recipe's method uses or not."""
+    if column in READERS:
+        return READERS[column](described)
+    return described.setting(lambda recipe: column in find_method(recipe.method).techniques(recipe))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -92,14 +100,6 @@ def _has_parameter(described: Described, part: str) -> bool:
 # Settings
 
 
-def _labels_tokens(recipe: Recipe) -> bool:
-    return recipe.method == "token_labeling" and recipe.method_args.get("label_tokens", True)
-
-
-def _mixes_tokens(recipe: Recipe) -> bool:
-    return recipe.method == "token_labeling" and recipe.method_args.get("mix_token", True)
-
-
 def _randaugment(recipe: Recipe) -> str | None:
     found = RANDAUGMENT.search(recipe.augment.randaugment)
     return f"{found['magnitude']}/{found['spread']}" if found else None
@@ -135,11 +135,6 @@ READERS: dict[str, Callable[[Described], Any]] = {
     "erasing": _of(lambda recipe: recipe.augment.erase),
     "RandAugment": _of(_randaugment),
     "RandAugment used": _of(lambda recipe: bool(recipe.augment.randaugment)),
-    "CutMix": _of(lambda recipe: bool(recipe.method_args.get("cutmix"))),
-    "MixUp": _of(lambda recipe: bool(recipe.method_args.get("mixup"))),
-    "distillation": _of(lambda recipe: recipe.method == "distillation"),
-    "MixToken": _of(_mixes_tokens),
-    "token labels": _of(_labels_tokens),
 }
 
 

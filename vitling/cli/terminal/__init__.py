@@ -5,7 +5,14 @@ from vitling.cli.terminal.demo import show_demo_plan, show_story
 from vitling.cli.terminal.names import show_names
 from vitling.cli.terminal.plan import plan_lines, show_plan
 from vitling.cli.terminal.results import show_address, show_evaluation, show_exported, show_predictions, show_verdict
-from vitling.cli.terminal.study import show_coverage, show_papers, show_reproduction, show_study, show_study_table
+from vitling.cli.terminal.study import (
+    reproduce_command,
+    show_coverage,
+    show_papers,
+    show_reproduction,
+    show_study,
+    show_study_table,
+)
 from vitling.cli.terminal.training import Live, Plain, live_progress, resumable, show_progress, show_training
 from vitling.cli.terminal.words import parse_budget, parse_fractions, parse_seeds, parse_size
 
@@ -20,6 +27,7 @@ __all__ = [
     "parse_seeds",
     "parse_size",
     "plan_lines",
+    "reproduce_command",
     "resumable",
     "show_address",
     "show_coverage",

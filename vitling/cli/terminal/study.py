@@ -2,6 +2,7 @@
 
 import json
 import math
+import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from vitling.cli.terminal.words import duration, percent
 from vitling.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
+    from vitling.papers.plan import Request
     from vitling.papers.reproduction import Reproduction
     from vitling.studies.study import Study
 
@@ -187,3 +189,27 @@ def show_reproduction(result: "Reproduction") -> None:
         print_line(note)
     if result.study:
         print_line(f"page: {result.study.folder / 'reproduce.html'}    (beside it: reproduce.md, .json, study.html)")
+    if result.next_step:
+        what = f"    ({result.next_step.what})" if result.next_step.what else ""
+        print_line(f"next: {reproduce_command(result.next_step.request)}{what}")
+
+
+def reproduce_command(request: "Request") -> str:
+    """The command line of a request."""
+    from vitling.papers.plan import SEEDS
+
+    seeds = request.seeds if isinstance(request.seeds, int) else ",".join(map(str, request.seeds))
+    words = ["vitling", "reproduce", request.name]
+    for option, value, default in (
+        ("--scale", request.scale, "paper"),
+        ("--rows", request.rows, ""),
+        ("--data", request.data, None),
+        ("--split", request.split, ""),
+        ("--seeds", seeds, SEEDS),
+        ("--epochs", request.epochs, None),
+        ("--budget", f"{request.budget_seconds:g}s" if request.budget_seconds else None, None),
+        ("--jobs", request.jobs, 1),
+    ):
+        if value != default:
+            words += [option, str(value)]
+    return shlex.join(words)

@@ -160,6 +160,12 @@ class TokenLabeling(MixingMethod):
         return replace(recipe, method_args={**recipe.method_args, "annotator_epochs": epochs})
 
     @classmethod
+    def techniques(cls, recipe: Recipe) -> set[str]:
+        switches = {"label_tokens": "token labels", "mix_token": "MixToken"}
+        used = {name for key, name in switches.items() if recipe.method_args.get(key, True)}
+        return super().techniques(recipe) | used
+
+    @classmethod
     def conflicts(cls, recipe: Recipe) -> list[str]:
         mixing = [name for name in ("mixup", "cutmix") if recipe.method_args.get(name)]
         if not mixing:
