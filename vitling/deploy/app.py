@@ -123,7 +123,7 @@ def create_page(viewer: Viewer, folder: str | Path, *, hosts: Sequence[str] = ()
     import gradio
     from fastapi import FastAPI
 
-    from vitling.deploy.gate import UPLOAD_BYTES, Gate, Names
+    from vitling.deploy.gate import UPLOAD_BYTES, Gate, Names  # which imports what only the extra app brings
 
     def look(file: dict | None):
         if file is None:
