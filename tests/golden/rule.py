@@ -35,14 +35,9 @@ def _has(file: dict, entry: str) -> bool:
     return first in file and (not rest or _has(file[first], rest))
 
 
-def every(kind: str, *entries: str, slow_from: int | None = None):
-    """A case of a test for each of these files; of large networks, which are tested slowly, only the first are fast tests."""
-    names = files(kind, *entries)
-    marks = [pytest.mark.slow if slow_from is not None and i >= slow_from else () for i in range(len(names))]
-    cases = [
-        pytest.param(name, marks=mark, id=name.partition("__")[2]) for name, mark in zip(names, marks, strict=True)
-    ]
-    return pytest.mark.parametrize("name", cases)
+def every(kind: str, *entries: str):
+    """A case of a test for each of these files."""
+    return pytest.mark.parametrize("name", files(kind, *entries), ids=lambda name: name.partition("__")[2])
 
 
 # Weights

@@ -117,9 +117,9 @@ def pick(table: torch.Tensor, expected: dict) -> torch.Tensor:
 def test_the_sinusoid_is_the_release_s(name):
     file = golden(name)
     table = sinusoid_table(file["n_position"], file["d_hid"])
-    # Eight digits are stored here.
+    # Eight digits are stored here, about as many as float32 has.
     torch.testing.assert_close(
-        pick(table, file["sinusoid"]), torch.tensor(file["sinusoid"]["values"]), rtol=1e-7, atol=0.0
+        pick(table, file["sinusoid"]), torch.tensor(file["sinusoid"]["values"]), rtol=2e-7, atol=0.0
     )
     assert_stored(table.double().sum(), file["sinusoid"]["sum"], 0.0)
     assert_stored(table.double().norm(), file["sinusoid"]["l2"], 0.0)

@@ -98,7 +98,7 @@ class Recipe:
     init: str = ""  # a run, a weights file or a hub name to start from
     freeze: tuple[
         str, ...
-    ] = ()  # name patterns of parameters that stay as they are; "backbone" is all but the classifier
+    ] = ()  # name patterns of parameters that stay as they are; "backbone" is all but the classifiers
     # from what
     data: str = "digits"
     img_size: Size | None = None  # None: the size of the data, or the model's own for photographs
