@@ -110,12 +110,32 @@ def test_a_recipe_that_was_shortened_before_the_first_checkpoint_is_noticed_too(
     assert "recipe.yaml is of another recipe" in refusal(RECIPE, tmp_path / "run")
 
 
-def test_a_finished_run_is_whole_or_not_trained_further(interrupted, tmp_path):
+@pytest.mark.parametrize(
+    ("lost", "message"),
+    [("metrics.jsonl", "metrics.jsonl is missing or shorter"), ("checkpoint", "no whole state to train further from")],
+)
+def test_a_finished_run_is_whole_or_not_trained_further_and_stays_finished(interrupted, tmp_path, lost, message):
     shutil.copytree(interrupted, tmp_path / "run")
     train(RECIPE, tmp_path / "run")
-    (tmp_path / "run" / "metrics.jsonl").unlink()
-    with pytest.raises(UserError, match=r"metrics\.jsonl is missing or shorter"):
+    os.rename(tmp_path / "run" / lost, tmp_path / "lost")
+    with pytest.raises(UserError, match=message):
         train_more(tmp_path / "run", 5.0, callback=NoStep())
+    assert vitling.load_run(tmp_path / "run").finished
+
+
+def test_a_run_whose_checkpoints_are_gone_says_that_it_begins_anew(interrupted, tmp_path):
+    class Sayings(Callback):
+        def __init__(self):
+            self.lines = []
+
+        def log(self, message):
+            self.lines.append(message)
+
+    shutil.copytree(interrupted, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoint")
+    heard = Sayings()
+    assert train(RECIPE, tmp_path / "run", callback=heard).finished
+    assert any("is gone; the run begins anew" in line for line in heard.lines)
 
 
 def test_equal_runs_are_equal_files(interrupted, tmp_path):

@@ -267,6 +267,11 @@ class Run:
                 return
             what = f"was to be trained for {more[-1]:g} s more" if more else "is not finished"
             raise UserError(f"{self.path} {what}; repeat the command that began this, then train it further.")
+        self.begun_recipe()
+        state, _ = self.load_checkpoint()
+        if state is None:
+            raise self.no_checkpoint()
+        self.check_whole(state)  # before it counts as unfinished
         kept = ("stopped", "wall_seconds", "best", "epochs_trained", "steps_trained")
         part = {name: info[name] for name in kept if name in info}
         self.update(status="preparing", more_seconds=[*more, seconds], parts=[*info.get("parts", []), part])
@@ -314,6 +319,11 @@ class Run:
     def sizes(self) -> dict[str, int]:
         """Bytes in the logs now; a checkpoint remembers them."""
         return {f: _size(self.path / f) for f in LOGS[:3]}
+
+    def no_checkpoint(self) -> UserError:
+        return UserError(
+            f"{self.path / 'checkpoint'} holds no whole state to train further from; restore it, or train into another folder."
+        )
 
     def log_digests(self, sizes: dict[str, int]) -> dict[str, str]:
         """SHA-256 of the first so many bytes of each log."""

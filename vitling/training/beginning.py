@@ -266,7 +266,11 @@ def _read_checkpoint(run: Run, recipe: Recipe, data: TrainingData, callback: Cal
         check_checkpoint(checkpoint, run)
     if checkpoint is not None and (part := checkpoint.get("part", 1)) > 1:
         recipe = run.part_recipe(part)
+    if checkpoint is None and run.part > 1:
+        raise run.no_checkpoint()
     if checkpoint is None:
+        if run.info.get("status") == "interrupted" and not corrupted:
+            callback.log(f"{run.path / 'checkpoint'} is gone; the run begins anew")
         return None, recipe
     if not is_digest_of(checkpoint["recipe"], recipe):
         raise UserError(

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -51,8 +52,9 @@ class Workers:
                 process.send_signal(signal.SIGTERM)
             assert process.stdin is not None  # pipes, both of them
             assert process.stdout is not None
-            process.stdin.write(job)
-            process.stdin.close()
+            with suppress(BrokenPipeError):  # it died already: what it printed says why
+                process.stdin.write(job)
+                process.stdin.close()
             outcome = self._relay(process.stdout, callback)
             process.wait()
             self.processes.discard(process)
