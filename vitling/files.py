@@ -43,6 +43,7 @@ def replacing(path: str | os.PathLike, ours: Ours | None = None) -> Iterator[Pat
     temporary = path.with_name(f".{path.stem[:100]}.{secrets.token_hex(4)}{path.suffix}")
     try:
         with _explained(path, temporary):
+            _refuse_special(path)
             if ours is not None:
                 refuse_foreign(path, ours=ours)  # before the work, and again after it
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -55,6 +56,12 @@ def replacing(path: str | os.PathLike, ours: Ours | None = None) -> Iterator[Pat
     finally:
         if temporary.exists():
             temporary.unlink()
+
+
+def _refuse_special(path: Path) -> None:
+    """Refuse a device or a pipe, also at the end of a link: a file in its place would be everybody's loss."""
+    if os.path.exists(path) and (other := what_else(path)):
+        raise UserError(f"cannot write {path}: it is {other}.")
 
 
 def refuse_foreign(*paths: Path, ours: Ours) -> None:
@@ -120,6 +127,7 @@ def _explained(path: Path, temporary: Path | None = None) -> Iterator[None]:
 def append_text(path: str | os.PathLike, text: str) -> None:
     """Add to the end of a log, in one write that is on the disk when this returns."""
     path = Path(path)
+    _refuse_special(path)
     with _explained(path), open(path, "ab", buffering=0) as stream:
         stream.write(text.encode())
         os.fsync(stream.fileno())

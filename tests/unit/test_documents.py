@@ -6,10 +6,10 @@ from typing import Any, TypedDict
 
 import pytest
 
-from vitling.documents import Record, parse_yaml, read_json, read_json_lines, read_yaml
 from vitling.errors import UserError
 from vitling.recipes import load_recipe
-from vitling.values import Count
+from vitling.validation.documents import Record, parse_yaml, read_json, read_json_lines, read_yaml
+from vitling.validation.values import Count
 
 
 class Line(TypedDict):

@@ -190,6 +190,9 @@ def test_names_in_the_card_are_text_whatever_they_are_made_of(tmp_path):
         "[free](javascript:alert(1)) *now* `rm` a|b\n# head :ok: $x$ forget-me-not",
     ]
     run.update(class_names=names, data={**run.info["data"], "name": "<b>data</b>"})
+    config = json.loads((run.path / "best" / "config.json").read_text())
+    config["label_names"] = config["vitling"]["class_names"] = names
+    (run.path / "best" / "config.json").write_text(json.dumps(config))
     card = (export(run, "timm", tmp_path / "a ``` ' b").path / "README.md").read_text()
     assert "&lt;img src=x onerror=alert(1)&gt;" in card
     assert r"\[free\](javascript\:alert(1)) \*now\* \`rm\` a\|b \# head \:ok\: \$x\$ forget-me-not" in card

@@ -4,7 +4,7 @@ import os
 import pytest
 
 from vitling.errors import UserError
-from vitling.files import replacing, write_bytes, write_text
+from vitling.files import append_text, replacing, write_bytes, write_text
 
 
 def test_a_written_file_holds_what_was_given_and_nothing_else_is_left(tmp_path):
@@ -57,3 +57,14 @@ def test_a_link_stays_a_link(tmp_path):
     write_text(tmp_path / "link", "new")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "real").read_text() == "new"
+
+
+@pytest.mark.parametrize("write", [write_text, append_text])
+def test_a_device_or_a_pipe_is_never_written_to_or_replaced(tmp_path, write):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "pipe")
+    for name in ("pipe", "link"):
+        with pytest.raises(UserError, match="cannot write .*it is a named pipe"):
+            write(tmp_path / name, "x")
+    assert sorted(os.listdir(tmp_path)) == ["link", "pipe"]
+    assert (tmp_path / "pipe").is_fifo()

@@ -8,12 +8,12 @@ import torch
 
 import vitling
 from vitling.errors import UserError
-from vitling.model_arguments import check_model_args
 from vitling.models import build_model
 from vitling.models.weights import save_for_timm, save_weights
 from vitling.recipes import Recipe, override
 from vitling.runs.opening import open_model
 from vitling.training.setup import check_settings
+from vitling.validation.model_arguments import check_model_args
 
 TINY = dict(patch_size=4, embed_dim=16, depth=1, num_heads=2)
 

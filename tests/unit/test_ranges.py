@@ -17,7 +17,7 @@ from vitling.errors import UserError
 from vitling.methods import METHODS, _parameters, check_method
 from vitling.recipes import Augment, Optim, Recipe, from_dict, override, to_dict
 from vitling.training.settings import Settings
-from vitling.values import Range, check
+from vitling.validation.values import Range, check
 
 
 def ranges(kind: Any, ranged: bool = False) -> list[tuple[type, bool]]:

@@ -16,7 +16,7 @@ from vitling.training.step import Stepper
 
 def stepper(model, *, rho: float, loss_scale: float) -> Stepper:
     """Steps of supervised training with a loss scaler, as half precision has one."""
-    recipe = Recipe(optim=Optim(name="sgd", lr=0.1, sam_rho=rho))
+    recipe = Recipe(optim=Optim(name="sgd", lr=0.1, sam_rho=0.05))
     accelerator = Accelerator(cpu=True)
     accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=loss_scale)
     method = create_method("supervised", model, num_classes=10)

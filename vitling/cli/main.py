@@ -29,7 +29,7 @@ from vitling.cli.commands import (
 )
 from vitling.cli.terminal.streams import lasting_streams, others_silenced
 from vitling.errors import UserError, one_line
-from vitling.values import show as shorten
+from vitling.validation.values import show as shorten
 
 # typer brings its own click or uses the installed one, depending on its version
 UsageError: Any = typer.BadParameter.__base__

@@ -15,7 +15,7 @@ from vitling.methods.preparation import Preparation
 from vitling.methods.supervised import Supervised
 from vitling.methods.token_bootstrap import TokenBootstrap
 from vitling.methods.token_labeling import TokenLabeling
-from vitling.values import check
+from vitling.validation.values import check
 
 METHODS: dict[str, type[Method]] = {
     "supervised": Supervised,

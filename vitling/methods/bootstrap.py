@@ -18,13 +18,13 @@ from torch.func import functional_call
 from vitling.errors import UserError, first_line
 from vitling.methods.method import Batch, Omission
 from vitling.methods.mixing import MixingMethod
-from vitling.model_arguments import check_model_args
 from vitling.models import build_model
 from vitling.models.agent import Agent, create_agent, mlp_layers, read_structure
 from vitling.models.contract import square_grid, token_grid
 from vitling.optim import parameter_groups
 from vitling.recipes import Optim, Recipe
-from vitling.values import Range, Rate, Temperature, Weight
+from vitling.validation.model_arguments import check_model_args
+from vitling.validation.values import Range, Rate, Temperature, Weight
 
 NAMED_AGENT = "agent_small"  # in timm's registry; its other arguments make any agent of it
 

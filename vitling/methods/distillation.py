@@ -20,7 +20,7 @@ from vitling.methods.mixing import MixingMethod
 from vitling.methods.preparation import Preparation
 from vitling.recipes import Recipe
 from vitling.runs.opening import OpenedModel, build_network, is_there, open_model, timm_preprocessing
-from vitling.values import PartOf, Temperature
+from vitling.validation.values import PartOf, Temperature
 
 NO_TEACHER = (
     "method=distillation needs a teacher: method_args.teacher=RUN, the folder of a finished run on the same data, "
@@ -75,7 +75,7 @@ class Distillation(MixingMethod):
         model: nn.Module,
         *,
         teacher: str | OpenedModel = "",
-        class_names: Sequence[str] | None = None,
+        class_names: list[str] | None = None,
         kind: Literal["hard", "soft"] = "hard",
         teacher_weight: PartOf = 0.5,
         temperature: Temperature = 3.0,

@@ -16,7 +16,7 @@ from vitling.methods.method import Batch
 from vitling.methods.token_labeling import TokenLabeling
 from vitling.optim import parameter_groups
 from vitling.recipes import Optim, Recipe, replace
-from vitling.values import Temperature, Weight
+from vitling.validation.values import Temperature, Weight
 
 
 class TokenBootstrap(TokenLabeling):

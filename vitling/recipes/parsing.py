@@ -9,13 +9,13 @@ from typing import Any, Literal
 
 import yaml
 
-from vitling.documents import parse_yaml, read_yaml
 from vitling.errors import UserError, did_you_mean
 from vitling.files import Ours, check_path, write_text
 from vitling.recipes.earlier import bring_up_to_date
 from vitling.recipes.named import named_recipes
 from vitling.recipes.schema import Augment, Optim, Recipe
-from vitling.values import show
+from vitling.validation.documents import parse_yaml, read_yaml
+from vitling.validation.values import show
 
 
 def override(recipe: Recipe, settings: dict[str, Any] | list[str]) -> Recipe:

@@ -17,7 +17,6 @@ from vitling.callbacks import Callback
 from vitling.data.pipeline.preprocessing import Preprocessing
 from vitling.errors import UserError, did_you_mean, first_line
 from vitling.files import check_path
-from vitling.model_arguments import check_model_args
 from vitling.models.weights import load_weights
 from vitling.runs import hub
 from vitling.runs.device import default_device
@@ -25,6 +24,7 @@ from vitling.runs.metadata import ModelMetadata
 from vitling.runs.onnx_model import OnnxModel
 from vitling.runs.run import Run, check_weights
 from vitling.runs.timm_folder import build_with, load_network, read_config, read_saved_metadata
+from vitling.validation.model_arguments import check_model_args
 
 LOCAL = "local-dir:"
 WEIGHTS_SUFFIXES = (".safetensors", ".pt", ".pth", ".tar", ".bin", ".ckpt")

@@ -35,7 +35,6 @@ from torch import nn
 
 import vitling
 from vitling.data.pipeline.preprocessing import Preprocessing
-from vitling.documents import Record, damaged, read_document, read_json, read_json_lines
 from vitling.errors import UserError, did_you_mean, first_line
 from vitling.files import append_text, check_path, what_else, write_bytes, write_text
 from vitling.models.weights import save_for_timm
@@ -53,7 +52,8 @@ from vitling.runs.records import (
     ValidationRecord,
 )
 from vitling.runs.timm_folder import load_network, read_saved_metadata
-from vitling.values import check, show
+from vitling.validation.documents import Record, damaged, read_document, read_json, read_json_lines
+from vitling.validation.values import check, show
 
 KEPT_CHECKPOINTS = 2
 CHECKPOINT = re.compile(r"step-\d{9,}(-part-\d+)?\.pt")

@@ -7,7 +7,6 @@ from typing import Any
 from vitling.callbacks import StudyCallback
 from vitling.diagnose.diagnosis import diagnose_run
 from vitling.diagnose.files import check_page
-from vitling.documents import read_json
 from vitling.errors import UserError
 from vitling.evaluation.comparison import Comparison, compare
 from vitling.evaluation.evaluation import read_evaluation
@@ -16,6 +15,7 @@ from vitling.recipes import Recipe, load_recipe
 from vitling.runs.run import Run
 from vitling.studies.results import evaluation_file
 from vitling.studies.study import study
+from vitling.validation.documents import read_json
 
 DATA = "digits"
 

@@ -17,7 +17,6 @@ from statistics import mean
 from typing import Any, Literal, TypedDict
 
 from vitling._deprecated import renamed_attribute
-from vitling.documents import damaged, read_json
 from vitling.errors import UserError
 from vitling.evaluation.intervals import confidence_interval
 from vitling.evaluation.metrics import Evaluation
@@ -29,7 +28,8 @@ from vitling.runs.records import Amount, Positive
 from vitling.runs.run import Run, asked_for, difference, environment
 from vitling.training.budget import Speed, fit_to_budget
 from vitling.training.settings import Settings
-from vitling.values import PartOf, Seed
+from vitling.validation.documents import damaged, read_json
+from vitling.validation.values import PartOf, Seed
 
 Key = tuple[str, float, int]  # name, fraction, seed
 

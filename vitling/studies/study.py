@@ -25,7 +25,7 @@ from vitling.training.beginning import train
 from vitling.training.budget import fit_to_budget
 from vitling.training.settings import Settings, check_precision
 from vitling.training.signals import Interrupted, stop_on_signals
-from vitling.values import Range, Seed, check
+from vitling.validation.values import Range, Seed, check
 
 SPLITS = ("test", "val")
 MOST_SEEDS = 10_000

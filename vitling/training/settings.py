@@ -7,7 +7,7 @@ from typing import Annotated
 from vitling.data.pipeline.reading import Reading
 from vitling.errors import UserError
 from vitling.runs.device import default_device
-from vitling.values import Range, Seconds, Threads, check_fields
+from vitling.validation.values import Range, Seconds, Threads, check_fields
 
 
 @dataclass(frozen=True)

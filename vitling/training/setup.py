@@ -18,7 +18,6 @@ from vitling.data.pipeline.loader import TrainLoader
 from vitling.data.pipeline.training_data import TrainingData
 from vitling.errors import UserError
 from vitling.methods import Method, check_method, create_method
-from vitling.model_arguments import check_model_args
 from vitling.models import build_model, check_name
 from vitling.models.contract import classifier_names
 from vitling.models.weights import load_weights
@@ -27,6 +26,7 @@ from vitling.recipes import Recipe, to_dict
 from vitling.runs.opening import find_weights
 from vitling.training.random_state import seed_everything
 from vitling.training.settings import Settings, check_precision
+from vitling.validation.model_arguments import check_model_args
 
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from vitling.errors import UserError
 from vitling.training.duration import parse_duration
-from vitling.values import Range, Side, check, show
+from vitling.validation.values import Range, Side, check, show
 
 MOST_SEEDS = 10_000
 

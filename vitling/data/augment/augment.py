@@ -24,7 +24,7 @@ from vitling.data.augment.pillow_ops import affines, apply_ops, change_groups, o
 from vitling.data.augment.ragged import Ragged
 from vitling.data.augment.randaugment import RandAugment
 from vitling.errors import UserError, did_you_mean
-from vitling.values import Ascending, AspectRatio, PartOf, Range, Share, check_fields
+from vitling.validation.values import Ascending, AspectRatio, PartOf, Range, Share, check_fields
 
 ERASE_AREA = (0.02, 1 / 3)
 ERASE_RATIO = (0.3, 1 / 0.3)
@@ -94,7 +94,7 @@ class Augment:
     color_jitter: Share = 0.0
     erase: Share = 0.0
     erase_mode: str = "pixel"
-    cutout: float = 0.0
+    cutout: Share = 0.0
     interpolation: str = "random"
     crop_at: str = "img_size"
     crop_when: str = "first"

@@ -12,8 +12,8 @@ from vitling.data.pipeline.decoding import decode
 from vitling.data.pipeline.keeping import Keeping, keep_images
 from vitling.data.pipeline.loader import Resident, ResidentPictures, Streamed
 from vitling.data.sources.images import Images
-from vitling.machine_memory import total_memory
-from vitling.values import Processes, Range, check_fields
+from vitling.validation.memory import total_memory
+from vitling.validation.values import Processes, Range, check_fields
 
 
 @dataclass(frozen=True)

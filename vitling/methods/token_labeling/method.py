@@ -30,7 +30,7 @@ from vitling.models.lvvit import Box, mix_tokens, random_box
 from vitling.optim import parameter_groups
 from vitling.recipes import Optim, Recipe, replace
 from vitling.runs.opening import Source
-from vitling.values import Count, Range, Share, Side, Weight
+from vitling.validation.values import Count, Range, Share, Side, Weight
 
 SMALL_IMAGE = 96  # pixels; up to here relabel=auto trains the ResNet for small images, of stride 8
 SMALLEST_IMAGE = 32  # pixels that it sees, so that its maps have four cells on a side

@@ -31,7 +31,7 @@ from vitling.models import check_input
 from vitling.models.contract import token_grid
 from vitling.runs.device import default_device
 from vitling.runs.opening import OpenedModel, Source, open_model, published_classes
-from vitling.values import Side, check
+from vitling.validation.values import Side, check
 
 CHUNK_BYTES = 2**27  # of decoded pixels; after each chunk the maps are on the disk
 FLOAT16_MAX = 65504.0
