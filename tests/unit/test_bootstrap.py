@@ -541,7 +541,7 @@ def test_training_compares_the_classes_of_the_teacher_with_those_of_the_data(tmp
     with pytest.raises(UserError, match="has learned other classes"):
         vitling.train(replace(student, data="digits"), tmp_path / "refused")
     with pytest.raises(UserError, match="class_names is not a setting"):
-        vitling.train(override(reordered, ["method_args.class_names=a,b"]), tmp_path / "refused")
+        vitling.train(override(reordered, ["method_args.class_names=[a, b]"]), tmp_path / "refused")
     assert not (tmp_path / "refused").exists()
 
 

@@ -192,6 +192,7 @@ def test_names_in_the_card_are_text_whatever_they_are_made_of(tmp_path):
     run.update(class_names=names, data={**run.info["data"], "name": "<b>data</b>"})
     config = json.loads((run.path / "best" / "config.json").read_text())
     config["label_names"] = config["vitling"]["class_names"] = names
+    config["vitling"]["data"] = "<b>data</b>"
     (run.path / "best" / "config.json").write_text(json.dumps(config))
     card = (export(run, "timm", tmp_path / "a ``` ' b").path / "README.md").read_text()
     assert "&lt;img src=x onerror=alert(1)&gt;" in card

@@ -148,10 +148,10 @@ def test_an_npz_that_announces_more_than_it_holds_is_refused_by_its_header(tmp_p
 
 
 def test_an_npz_that_unpacks_to_more_than_the_memory_is_refused(tmp_path, monkeypatch):
-    from vitling import machine_memory
+    from vitling.validation import memory
 
     (tmp_path / "memory.max").write_text("1000\n")
-    monkeypatch.setattr(machine_memory, "CGROUP_LIMITS", (tmp_path / "memory.max",))
+    monkeypatch.setattr(memory, "CGROUP_LIMITS", (tmp_path / "memory.max",))
     np.savez_compressed(tmp_path / "a.npz", **npz_arrays())
     assert "of memory; save the images as files" in message(tmp_path / "a.npz")
 
