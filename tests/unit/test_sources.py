@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from image_trees import message, npz_arrays, save, sizes, tree
 
-from vitling import machine_memory
 from vitling.data import decode, open_dataset
 from vitling.data.pipeline import reading
+from vitling.validation import memory
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data"
 
@@ -374,10 +374,10 @@ def test_the_hub_without_its_package_says_how_to_install_it(monkeypatch):
 
 @pytest.mark.parametrize(("limit", "gigabytes"), [(str(2**30), 0.25), ("max", None), (str(2**62), None)])
 def test_memory_for_images_keeps_to_the_limit_of_the_container(tmp_path, monkeypatch, limit, gigabytes):
-    monkeypatch.setattr(machine_memory, "CGROUP_LIMITS", ())
+    monkeypatch.setattr(memory, "CGROUP_LIMITS", ())
     physical = reading.default_memory_gb()
     (tmp_path / "memory.max").write_text(limit + "\n")
-    monkeypatch.setattr(machine_memory, "CGROUP_LIMITS", (tmp_path / "nowhere", tmp_path / "memory.max"))
+    monkeypatch.setattr(memory, "CGROUP_LIMITS", (tmp_path / "nowhere", tmp_path / "memory.max"))
     assert reading.default_memory_gb() == (gigabytes or physical)
 
 
