@@ -64,7 +64,7 @@ def test_a_device_or_a_pipe_is_never_written_to_or_replaced(tmp_path, write):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to(tmp_path / "pipe")
     for name in ("pipe", "link"):
-        with pytest.raises(UserError, match="cannot write .*it is a named pipe"):
+        with pytest.raises(UserError, match=r"cannot write .*it is a named pipe"):
             write(tmp_path / name, "x")
     assert sorted(os.listdir(tmp_path)) == ["link", "pipe"]
     assert (tmp_path / "pipe").is_fifo()
