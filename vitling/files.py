@@ -30,6 +30,10 @@ def replacing(path: str | os.PathLike) -> Iterator[Path]:
     the extension, because many writers choose the format by it.
     """
     path = Path(os.path.realpath(path))  # a link stays a link: what it points to is replaced
+    if path.exists() and (
+        other := what_else(path)
+    ):  # a stranger's link could lead us to replace a device of the system
+        raise UserError(f"cannot write {path}: it is {other}, not a file.")
     temporary = path.with_name(f".{path.stem[:100]}.{secrets.token_hex(4)}{path.suffix}")
     try:
         with _explained(path, temporary):
@@ -59,6 +63,11 @@ def _explained(path: Path, temporary: Path | None = None) -> Iterator[None]:
 def append_text(path: str | os.PathLike, text: str) -> None:
     """Add to the end of a log, in one write that is on the disk when this returns."""
     path = Path(path)
+    if path.exists() and (other := what_else(path)) in (
+        "a named pipe",
+        "a socket",
+    ):  # nobody may be reading: it would wait forever
+        raise UserError(f"cannot write {path}: it is {other}, not a file.")
     with _explained(path), open(path, "ab", buffering=0) as stream:
         stream.write(text.encode())
         os.fsync(stream.fileno())

@@ -6,10 +6,10 @@ from typing import Any, TypedDict
 
 import pytest
 
-from vitling.documents import Record, parse_yaml, read_json, read_json_lines, read_yaml
 from vitling.errors import UserError
+from vitling.inputs.documents import Record, parse_yaml, read_json, read_json_lines, read_yaml
+from vitling.inputs.values import Count
 from vitling.recipes import load_recipe
-from vitling.values import Count
 
 
 class Line(TypedDict):

@@ -1,10 +1,11 @@
 import errno
 import os
+import stat
 
 import pytest
 
 from vitling.errors import UserError
-from vitling.files import replacing, write_bytes, write_text
+from vitling.files import append_text, replacing, write_bytes, write_text
 
 
 def test_a_written_file_holds_what_was_given_and_nothing_else_is_left(tmp_path):
@@ -57,3 +58,18 @@ def test_a_link_stays_a_link(tmp_path):
     write_text(tmp_path / "link", "new")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "real").read_text() == "new"
+
+
+def test_what_is_no_file_is_neither_replaced_nor_written_to_whatever_leads_there(tmp_path):
+    """A link in a stranger's run could point to a device of the system, which root may replace; a pipe stands for it here."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link.json").symlink_to("pipe")
+    (tmp_path / "folder").mkdir()
+    for name in ("pipe", "link.json", "folder"):
+        with pytest.raises(UserError, match="not a file"):
+            write_text(tmp_path / name, "mine")
+    for name in ("pipe", "link.json"):
+        with pytest.raises(UserError, match="not a file"):
+            append_text(tmp_path / name, "mine")
+    assert stat.S_ISFIFO(os.stat(tmp_path / "pipe").st_mode)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "link.json", "pipe"]

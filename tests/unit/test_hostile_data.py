@@ -148,7 +148,7 @@ def test_an_npz_that_announces_more_than_it_holds_is_refused_by_its_header(tmp_p
 
 
 def test_an_npz_that_unpacks_to_more_than_the_memory_is_refused(tmp_path, monkeypatch):
-    from vitling import machine_memory
+    from vitling.inputs import memory as machine_memory
 
     (tmp_path / "memory.max").write_text("1000\n")
     monkeypatch.setattr(machine_memory, "CGROUP_LIMITS", (tmp_path / "memory.max",))

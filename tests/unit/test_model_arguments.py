@@ -8,7 +8,7 @@ import torch
 
 import vitling
 from vitling.errors import UserError
-from vitling.model_arguments import check_model_args
+from vitling.inputs.model_arguments import check_model_args
 from vitling.models import build_model
 from vitling.models.weights import save_for_timm, save_weights
 from vitling.recipes import Recipe, override

@@ -14,10 +14,10 @@ from vitling.cli.terminal import parse_budget, parse_fractions, parse_seeds, par
 from vitling.data.augment.randaugment import RandAugment
 from vitling.data.pipeline.reading import Reading
 from vitling.errors import UserError
+from vitling.inputs.values import Range, check
 from vitling.methods import METHODS, _parameters, check_method
 from vitling.recipes import Augment, Optim, Recipe, from_dict, override, to_dict
 from vitling.training.settings import Settings
-from vitling.values import Range, check
 
 
 def ranges(kind: Any, ranged: bool = False) -> list[tuple[type, bool]]:

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from image_trees import message, npz_arrays, save, sizes, tree
 
-from vitling import machine_memory
 from vitling.data import decode, open_dataset
 from vitling.data.pipeline import reading
+from vitling.inputs import memory as machine_memory
 
 SHARED = Path(__file__).parents[2].parent / "shared" / "data"
 

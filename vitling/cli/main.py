@@ -27,7 +27,7 @@ from vitling.cli.commands import (
     train,
 )
 from vitling.errors import UserError, one_line
-from vitling.values import show as shorten
+from vitling.inputs.values import show as shorten
 
 # typer brings its own click or uses the installed one, depending on its version
 UsageError: Any = typer.BadParameter.__base__

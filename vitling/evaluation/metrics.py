@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from vitling._deprecated import renamed_attribute
-from vitling.documents import damaged, parse_json, read_document
 from vitling.evaluation.calibration import expected_calibration_error
 from vitling.evaluation.intervals import wilson_interval
-from vitling.values import Count, CountOrNone, Range, Share
+from vitling.inputs.documents import damaged, parse_json, read_document
+from vitling.inputs.values import Count, CountOrNone, Range, Share
 
 
 class ClassRecord(TypedDict):

@@ -16,13 +16,13 @@ from torch import Tensor
 
 from vitling.callbacks import Callback
 from vitling.data.pipeline.reading import Reading
-from vitling.documents import read_json
 from vitling.errors import UserError
 from vitling.evaluation.calibration import expected_calibration_error
 from vitling.evaluation.predictions import Predictions, predict_validation
 from vitling.files import write_text
+from vitling.inputs.documents import read_json
+from vitling.inputs.values import Count, Range, Share
 from vitling.runs.run import Run, check_weights, load_run
-from vitling.values import Count, Range, Share
 
 LARGEST = 20.0  # beyond this, and below its inverse, a temperature only says that the model knows nothing or everything
 Loss = Annotated[float, Range(0, 1e9)]

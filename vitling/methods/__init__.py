@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from vitling._deprecated import keep_old_names
 from vitling.errors import UserError, did_you_mean
+from vitling.inputs.values import check
 from vitling.methods.bootstrap import Bootstrap
 from vitling.methods.distillation import Distillation
 from vitling.methods.method import Batch, Method, Omission
@@ -15,7 +16,6 @@ from vitling.methods.preparation import Preparation
 from vitling.methods.supervised import Supervised
 from vitling.methods.token_bootstrap import TokenBootstrap
 from vitling.methods.token_labeling import TokenLabeling
-from vitling.values import check
 
 METHODS: dict[str, type[Method]] = {
     "supervised": Supervised,

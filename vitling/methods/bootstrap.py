@@ -16,15 +16,15 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from vitling.errors import UserError, first_line
+from vitling.inputs.model_arguments import check_model_args
+from vitling.inputs.values import Range, Rate, Temperature, Weight
 from vitling.methods.method import Batch, Omission
 from vitling.methods.mixing import MixingMethod
-from vitling.model_arguments import check_model_args
 from vitling.models import build_model
 from vitling.models.agent import Agent, create_agent, mlp_layers, read_structure
 from vitling.models.contract import square_grid, token_grid
 from vitling.optim import parameter_groups
 from vitling.recipes import Optim, Recipe
-from vitling.values import Range, Rate, Temperature, Weight
 
 
 def mutual_loss(student: Tensor, teacher: Tensor, temperature: float = 4.0) -> Tensor:

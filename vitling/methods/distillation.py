@@ -13,12 +13,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitling.errors import UserError
+from vitling.inputs.values import PartOf, Temperature
 from vitling.methods.bootstrap import mutual_loss
 from vitling.methods.method import Batch
 from vitling.methods.mixing import MixingMethod
 from vitling.recipes import Recipe
 from vitling.runs.opening import OpenedModel, build_network, is_there, open_model, timm_preprocessing
-from vitling.values import PartOf, Temperature
 
 NO_TEACHER = (
     "method=distillation needs a teacher: method_args.teacher=RUN, the folder of a finished run on the same data, "

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from vitling.errors import UserError, did_you_mean
+from vitling.inputs.values import Range, Share
 from vitling.methods.method import Method
-from vitling.values import Range, Share
 
 MODES = ("batch", "pair", "elem")
 Alpha = Annotated[float, Range(0, 1000)]  # of a beta distribution; 0 turns the mixing off

@@ -11,12 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitling.errors import UserError
+from vitling.inputs.values import Temperature, Weight
 from vitling.methods.bootstrap import build_agent, companion_agent, mutual_loss
 from vitling.methods.method import Batch
 from vitling.methods.token_labeling import TokenLabeling
 from vitling.optim import parameter_groups
 from vitling.recipes import Optim, Recipe, replace
-from vitling.values import Temperature, Weight
 
 
 class TokenBootstrap(TokenLabeling):

@@ -12,10 +12,10 @@ from timm.models import build_model_with_cfg, generate_default_cfgs, resolve_pre
 from torch import nn
 
 from vitling.errors import UserError, did_you_mean, first_line
-from vitling.machine_memory import total_memory
-from vitling.model_arguments import check_model_args
+from vitling.inputs.memory import total_memory
+from vitling.inputs.model_arguments import check_model_args
+from vitling.inputs.values import show
 from vitling.models.weights import adapt_state
-from vitling.values import show
 
 
 def filter_checkpoint(state: dict, model: nn.Module) -> dict:

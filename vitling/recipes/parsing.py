@@ -9,12 +9,12 @@ from typing import Any, Literal
 
 import yaml
 
-from vitling.documents import parse_yaml, read_yaml
 from vitling.errors import UserError, did_you_mean
 from vitling.files import check_path, write_text
+from vitling.inputs.documents import parse_yaml, read_yaml
+from vitling.inputs.values import show
 from vitling.recipes.named import named_recipes
 from vitling.recipes.schema import Augment, Optim, Recipe
-from vitling.values import show
 
 
 def override(recipe: Recipe, settings: dict[str, Any] | list[str]) -> Recipe:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
 from vitling.errors import UserError
-from vitling.model_arguments import check_model_args
-from vitling.values import (
+from vitling.inputs.model_arguments import check_model_args
+from vitling.inputs.values import (
     Ascending,
     AspectRatio,
     Channels,

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import vitling
 from vitling.data.pipeline.preprocessing import Preprocessing
-from vitling.documents import parse_json
 from vitling.errors import UserError
-from vitling.values import Range, check_fields
+from vitling.inputs.documents import parse_json
+from vitling.inputs.values import Range, check_fields
 
 if TYPE_CHECKING:  # a run saves its models with this
     from vitling.runs.run import Run

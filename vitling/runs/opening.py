@@ -17,7 +17,7 @@ from vitling.callbacks import Callback
 from vitling.data.pipeline.preprocessing import Preprocessing
 from vitling.errors import UserError, did_you_mean, first_line
 from vitling.files import check_path
-from vitling.model_arguments import check_model_args
+from vitling.inputs.model_arguments import check_model_args
 from vitling.models.weights import load_weights
 from vitling.runs import hub
 from vitling.runs.device import default_device

@@ -3,7 +3,7 @@
 from numbers import Real
 from typing import Annotated, Any, Literal, TypedDict
 
-from vitling.values import Count, CountOrNone, Longest, Range, Seconds, Share
+from vitling.inputs.values import Count, CountOrNone, Longest, Range, Seconds, Share
 
 Positive = Annotated[float, Range(above=0, high=1e9)]
 Amount = Annotated[int, Range(0, 10**15)]

@@ -34,9 +34,10 @@ from torch import nn
 
 import vitling
 from vitling.data.pipeline.preprocessing import Preprocessing
-from vitling.documents import Record, damaged, read_document, read_json, read_json_lines
 from vitling.errors import UserError, did_you_mean, first_line
 from vitling.files import append_text, check_path, what_else, write_bytes, write_text
+from vitling.inputs.documents import Record, damaged, read_document, read_json, read_json_lines
+from vitling.inputs.values import check, show
 from vitling.models.weights import save_for_timm
 from vitling.recipes import Recipe, read_recipe, save_recipe, to_dict
 from vitling.runs.device import default_device, device_name
@@ -51,7 +52,6 @@ from vitling.runs.records import (
     ValidationRecord,
 )
 from vitling.runs.timm_folder import load_network, read_saved_metadata
-from vitling.values import check, show
 
 KEPT_CHECKPOINTS = 2
 LOGS = (

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 import vitling.models  # noqa: F401  (registers our families)
-from vitling.documents import damaged, read_json
 from vitling.errors import UserError, first_line
-from vitling.model_arguments import check_model_args
+from vitling.inputs.documents import damaged, read_json
+from vitling.inputs.model_arguments import check_model_args
+from vitling.inputs.values import Channels, Range, Side, check
 from vitling.models.weights import read_weights
 from vitling.runs.metadata import ModelMetadata
-from vitling.values import Channels, Range, Side, check
 
 Classes = Annotated[int, Range(0, 10_000_000)]
 

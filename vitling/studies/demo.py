@@ -6,11 +6,11 @@ from typing import Any
 
 from vitling.callbacks import StudyCallback
 from vitling.diagnose.diagnosis import diagnose_run
-from vitling.documents import read_json
 from vitling.errors import UserError
 from vitling.evaluation.comparison import Comparison, compare
 from vitling.evaluation.evaluation import read_evaluation
 from vitling.evaluation.metrics import Evaluation
+from vitling.inputs.documents import read_json
 from vitling.recipes import Recipe, load_recipe
 from vitling.runs.run import Run
 from vitling.studies.results import evaluation_file

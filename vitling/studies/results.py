@@ -17,18 +17,18 @@ from statistics import mean
 from typing import Any, Literal, TypedDict
 
 from vitling._deprecated import renamed_attribute
-from vitling.documents import damaged, read_json
 from vitling.errors import UserError
 from vitling.evaluation.intervals import confidence_interval
 from vitling.evaluation.metrics import Evaluation
 from vitling.files import write_text
+from vitling.inputs.documents import damaged, read_json
+from vitling.inputs.values import PartOf, Seed
 from vitling.models.macs import count_macs
 from vitling.recipes import Recipe, from_dict, to_dict
 from vitling.runs.records import Amount, Positive
 from vitling.runs.run import Run, asked_for, difference, environment
 from vitling.training.budget import Speed, fit_to_budget
 from vitling.training.settings import Settings
-from vitling.values import PartOf, Seed
 
 Key = tuple[str, float, int]  # name, fraction, seed
 

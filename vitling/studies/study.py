@@ -14,6 +14,7 @@ from vitling.callbacks import Callback, StudyCallback
 from vitling.data.pipeline.training_data import open_recipe_data
 from vitling.errors import UserError, did_you_mean
 from vitling.evaluation.evaluation import evaluate
+from vitling.inputs.values import Range, Seed, check
 from vitling.planning.speed import measure_speeds
 from vitling.recipes import Recipe
 from vitling.reports.page import write_page
@@ -25,7 +26,6 @@ from vitling.training.beginning import train
 from vitling.training.budget import fit_to_budget
 from vitling.training.settings import Settings, check_precision
 from vitling.training.signals import Interrupted, stop_on_signals
-from vitling.values import Range, Seed, check
 
 SPLITS = ("test", "val")
 MOST_SEEDS = 10_000

@@ -3,11 +3,11 @@
 from dataclasses import dataclass, replace
 
 from vitling.errors import UserError
+from vitling.inputs.values import check
 from vitling.methods import find_method
 from vitling.recipes import Recipe, scale_epochs
 from vitling.runs.records import SpeedRecord
 from vitling.training.course import Course
-from vitling.values import check
 
 MEASURED_STEPS = 12  # of a run with a budget or compile=auto
 MEASURED_SHARE = 0.03  # of a budget, at most, for measuring

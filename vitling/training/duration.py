@@ -3,7 +3,7 @@
 import re
 
 from vitling.errors import UserError
-from vitling.values import show
+from vitling.inputs.values import show
 
 LONGEST = 10 * 365 * 86400  # seconds
 

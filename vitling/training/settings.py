@@ -6,8 +6,8 @@ from typing import Annotated
 
 from vitling.data.pipeline.reading import Reading
 from vitling.errors import UserError
+from vitling.inputs.values import Range, Seconds, Threads, check_fields
 from vitling.runs.device import default_device
-from vitling.values import Range, Seconds, Threads, check_fields
 
 
 @dataclass(frozen=True)

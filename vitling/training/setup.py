@@ -16,8 +16,8 @@ from vitling.data.augment.randaugment import RandAugment
 from vitling.data.pipeline.loader import TrainLoader
 from vitling.data.pipeline.training_data import TrainingData
 from vitling.errors import UserError
+from vitling.inputs.model_arguments import check_model_args
 from vitling.methods import Method, check_method, create_method
-from vitling.model_arguments import check_model_args
 from vitling.models import build_model, check_name
 from vitling.models.weights import load_weights
 from vitling.optim import SAM, check_patterns, create_optimizer, peak_lr

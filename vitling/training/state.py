@@ -8,13 +8,13 @@ import torch
 from timm.utils import ModelEmaV3
 from torch import nn
 
-from vitling.documents import damaged
 from vitling.errors import UserError, first_line
+from vitling.inputs.documents import damaged
+from vitling.inputs.values import Count, Range, Seconds, Share, check
 from vitling.runs.records import Amount, Loss
 from vitling.runs.run import LOGS, Run, recipe_digest
 from vitling.training.course import Course
 from vitling.training.setup import Setup
-from vitling.values import Count, Range, Seconds, Share, check
 
 
 class CourseRecord(TypedDict):

@@ -4,8 +4,8 @@ import re
 from typing import Annotated
 
 from vitling.errors import UserError
+from vitling.inputs.values import Range, Side, check, show
 from vitling.training.duration import parse_duration
-from vitling.values import Range, Side, check, show
 
 MOST_SEEDS = 10_000
 

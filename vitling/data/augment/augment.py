@@ -21,7 +21,7 @@ from vitling.data.augment.boxes import ATTEMPTS, box_sizes, cut_box, resize_boxe
 from vitling.data.augment.pillow_ops import affines, apply_ops, change_groups, op_index
 from vitling.data.augment.randaugment import RandAugment
 from vitling.errors import UserError, did_you_mean
-from vitling.values import Ascending, AspectRatio, PartOf, Range, Share, check_fields
+from vitling.inputs.values import Ascending, AspectRatio, PartOf, Range, Share, check_fields
 
 ERASE_AREA = (0.02, 1 / 3)
 ERASE_RATIO = (0.3, 1 / 0.3)

@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 
 from vitling.data.augment.pillow_ops import op_index
 from vitling.errors import UserError
-from vitling.values import Range, Share, check_fields, show
+from vitling.inputs.values import Range, Share, check_fields, show
 
 Magnitude = Annotated[float, Range(0, 100)]
 

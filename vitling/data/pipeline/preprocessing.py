@@ -10,7 +10,7 @@ from torch import Tensor
 from vitling._deprecated import renamed_attribute
 from vitling.data.sources.images import Images, evenly
 from vitling.errors import UserError
-from vitling.values import Channels, Range, Side, check
+from vitling.inputs.values import Channels, Range, Side, check
 
 SMALL_SIDE = 96  # images of one size and no longer than this keep their size; others are photographs
 

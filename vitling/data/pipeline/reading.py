@@ -10,8 +10,8 @@ from vitling.callbacks import Callback
 from vitling.data.pipeline.decoding import decode
 from vitling.data.pipeline.loader import Resident, Streamed
 from vitling.data.sources.images import Images
-from vitling.machine_memory import total_memory
-from vitling.values import Processes, Range, check_fields
+from vitling.inputs.memory import total_memory
+from vitling.inputs.values import Processes, Range, check_fields
 
 
 @dataclass(frozen=True)

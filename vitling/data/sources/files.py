@@ -14,7 +14,7 @@ import numpy as np
 from vitling.data.sources.images import IMAGE_SUFFIXES, ArrayImages, FileImages, Images, file_size, read_array_header
 from vitling.data.splits import name_some
 from vitling.errors import UserError, first_line
-from vitling.machine_memory import total_memory
+from vitling.inputs.memory import total_memory
 
 SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 PATH_COLUMNS = ("path", "file", "filename", "image", "file_name", "filepath", "image_path")

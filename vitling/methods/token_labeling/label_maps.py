@@ -19,10 +19,10 @@ from torch import Tensor
 
 from vitling.data.sources.dataset import Dataset
 from vitling.data.sources.images import Images
-from vitling.documents import read_json
 from vitling.errors import UserError
 from vitling.files import check_path, what_else, write_text
-from vitling.values import Range, Side, check, check_fields
+from vitling.inputs.documents import read_json
+from vitling.inputs.values import Range, Side, check, check_fields
 
 PART_BYTES = 2**30
 ImageCount = Annotated[int, Range(0, 10**10)]

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from vitling.data.pipeline.preprocessing import as_size
 from vitling.data.pipeline.training_data import split_training
 from vitling.errors import UserError
+from vitling.inputs.values import Count, Range, Share, Side, Weight
 from vitling.methods.method import Batch
 from vitling.methods.mixing import MixingMethod
 from vitling.methods.preparation import Preparation
@@ -28,7 +29,6 @@ from vitling.models.lvvit import Box, mix_tokens, random_box
 from vitling.optim import parameter_groups
 from vitling.recipes import Optim, Recipe, replace
 from vitling.runs.opening import Source
-from vitling.values import Count, Range, Share, Side, Weight
 
 SMALL_IMAGE = 96  # pixels; up to here relabel=auto trains the ResNet for small images, of stride 8
 SMALLEST_IMAGE = 32  # pixels that it sees, so that its maps have four cells on a side

@@ -25,13 +25,13 @@ from vitling.data.sources.dataset import Dataset, open_dataset
 from vitling.data.sources.images import FITS
 from vitling.errors import UserError, did_you_mean, first_line
 from vitling.evaluation.loop import evaluate_batches
+from vitling.inputs.values import Side, check
 from vitling.methods.token_labeling.author_maps import is_author_folder, map_paths, read_maps, write_maps
 from vitling.methods.token_labeling.label_maps import Header, LabelMaps, check_owner
 from vitling.models import check_input
 from vitling.models.contract import token_grid
 from vitling.runs.device import default_device
 from vitling.runs.opening import OpenedModel, Source, open_model, published_classes
-from vitling.values import Side, check
 
 CHUNK_BYTES = 2**27  # of decoded pixels; after each chunk the maps are on the disk
 FLOAT16_MAX = 65504.0

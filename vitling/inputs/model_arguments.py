@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 from vitling.errors import UserError
-from vitling.values import Range, Share, Side, check, check_plain
+from vitling.inputs.values import Range, Share, Side, check, check_plain
 
 # The data decides these; a recipe has a key of its own for them.
 SET_BY_VITLING = {

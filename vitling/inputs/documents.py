@@ -11,7 +11,7 @@ import yaml
 
 from vitling.errors import UserError
 from vitling.files import read_file
-from vitling.values import DEEPEST, check
+from vitling.inputs.values import DEEPEST, check
 
 MOST_BYTES = 2**28  # of a document: a confusion matrix of thousands of classes takes some ten million
 
