@@ -51,9 +51,11 @@ def make_a_pipe(path: Path) -> None:
     os.mkfifo(path)
 
 
-def link_to_a_device(path: Path) -> None:
+def link_to_a_pipe(path: Path) -> None:
+    """Stands for every link to what is no file. Never to a device: a mistake of ours, run as root, would replace the system's."""
     path.unlink()
-    path.symlink_to("/dev/zero")
+    os.mkfifo(path.with_name("a-pipe"))
+    path.symlink_to("a-pipe")
 
 
 def link_to_nowhere(path: Path) -> None:
@@ -78,7 +80,7 @@ BYTES: dict[str, Damage] = {
     "zeros": zero,
     "a folder": make_a_folder,
     "a pipe": make_a_pipe,
-    "a device": link_to_a_device,
+    "a link to a pipe": link_to_a_pipe,
     "a dangling link": link_to_nowhere,
 }
 TEXTS: dict[str, Damage] = {
