@@ -23,9 +23,7 @@ class ClassRecord(TypedDict):
     interval: tuple[Share, Share] | None
 
 
-class EvaluationRecord(TypedDict):
-    """evaluation-*.json."""
-
+class _Evaluation(TypedDict):
     data: str
     split: Literal["train", "val", "test"]
     images: Count
@@ -38,6 +36,16 @@ class EvaluationRecord(TypedDict):
     class_names: list[str]
     per_class: list[ClassRecord]
     confusion: list[list[CountOrNone]]
+
+
+class EvaluationRecord(_Evaluation, total=False):
+    """evaluation-*.json."""
+
+    correct: str
+    right: str  # its name before 0.2
+    own: bool
+    weights: str
+    notes: list[str]
 
 
 @dataclass

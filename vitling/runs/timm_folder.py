@@ -84,10 +84,18 @@ def read_saved_metadata(folder: Path, source: str | None = None) -> ModelMetadat
         ("class names", metadata.class_names, config.get("label_names")),
         ("number of classes", len(metadata.class_names), config.get("num_classes")),
         ("input size", [seen.channels, *seen.size], cfg.get("input_size")),
+        *((name, list(getattr(seen, name)), _unlike_published(config, name)) for name in ("mean", "std")),
     ):
         if there is not None and here != there:
             raise damaged(str(path), f"it states the {what} twice, and not alike")
     return metadata
+
+
+def _unlike_published(config: dict, name: str) -> list[float] | None:
+    """A mean or deviation that was written for this model; None where it is still that of the published weights."""
+    published = timm.get_pretrained_cfg(config["architecture"], allow_unregistered=True)
+    stated = config.get("pretrained_cfg", {}).get(name)
+    return None if published and stated == list(getattr(published, name)) else stated
 
 
 def load_network(folder: Path, source: str, weights: Path | None = None) -> nn.Module:
