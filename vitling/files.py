@@ -59,9 +59,9 @@ def replacing(path: str | os.PathLike, ours: Ours | None = None) -> Iterator[Pat
 
 
 def _refuse_special(path: Path) -> None:
-    """Refuse a device or a pipe, also at the end of a link: a file in its place would be everybody's loss."""
+    """Refuse what is no file, also at the end of a link: a stranger's could lead us to replace a device of the system."""
     if os.path.exists(path) and (other := what_else(path)):
-        raise UserError(f"cannot write {path}: it is {other}.")
+        raise UserError(f"cannot write {path}: it is {other}, not a file.")
 
 
 def refuse_foreign(*paths: Path, ours: Ours) -> None:
@@ -127,7 +127,8 @@ def _explained(path: Path, temporary: Path | None = None) -> Iterator[None]:
 def append_text(path: str | os.PathLike, text: str) -> None:
     """Add to the end of a log, in one write that is on the disk when this returns."""
     path = Path(path)
-    _refuse_special(path)
+    if path.is_fifo():  # it would wait for a reader
+        _refuse_special(path)
     with _explained(path), open(path, "ab", buffering=0) as stream:
         stream.write(text.encode())
         os.fsync(stream.fileno())
@@ -172,7 +173,7 @@ def read_file(path: str | os.PathLike, *, at_most: int | None = None) -> bytes:
         if other := what_else(path):
             raise UserError(f"{path} is {other}, not a file.")
         if at_most is not None and os.path.getsize(path) > at_most:
-            raise UserError(f"{path} is damaged: it has {os.path.getsize(path):,} bytes, more than it ever should.")
+            raise UserError(f"{path} is corrupted: it has {os.path.getsize(path):,} bytes, more than it ever should.")
         return path.read_bytes()
     except FileNotFoundError:
         raise UserError(f"{path} is missing.") from None

@@ -1,6 +1,6 @@
-"""A run, an exported folder or a study that is damaged: every command gives the correct answer or one line, never a traceback.
+"""A run, an exported folder or a study that is corrupted: every command gives the correct answer or one line, never a traceback.
 
-Each file of a real run is damaged in every way of damage.py. All of it takes many minutes, so the tests take a seeded part; VITLING_DAMAGE=1
+Each file of a real run is corrupted in every way of damage.py. All of it takes many minutes, so the tests take a seeded part; VITLING_DAMAGE=1
 takes everything.
 """
 

@@ -147,13 +147,14 @@ def test_a_run_that_was_recorded_before_opens_and_goes_on_as_it_did(folder, tmp_
     tree = yaml.safe_load((run.path / "recipe.yaml").read_text())
     info = json.loads((run.path / "run.json").read_text())
     for known in (tree, info["asked"]["recipe"]):
-        for key in ("test_crop", "interpolation"):
+        for key in ("test_crop", "interpolation", "test_split"):
             known.pop(key)
         for key in ("crop_at", "crop_when", "interpolation", "crop_padding_mode", "cutout"):
             known["augment"].pop(key)
     tree["train_size"] = None  # as it was written then: crops of images of the model's size
     for key in ("test_crop", "interpolation"):
         info["preprocessing"].pop(key)
+    info["environment"]["vitling"] = "0.1.0"
     (run.path / "recipe.yaml").write_text(yaml.safe_dump(tree))
     (run.path / "run.json").write_text(json.dumps(info))
     opened = vitling.load_run(run.path)

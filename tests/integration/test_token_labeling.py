@@ -173,8 +173,8 @@ def test_the_annotator_never_sees_the_validation_split(student):
     [
         ({}, "token labeling needs labels: give one of"),
         ({"method_args.labels": "truth", "method_args.relabel": "auto"}, "token labeling needs labels: give one of"),
-        ({"method_args.relabel": "yes"}, "token labeling needs labels: give one of"),
-        ({"method_args.maps": "folder"}, "token labeling needs labels: give one of"),
+        ({"method_args.relabel": "yes"}, "method_args.relabel=yes is not one of auto"),
+        ({"method_args.maps": "folder"}, "method_args.maps=folder must be a LabelMaps"),
         ({"method_args.label": "truth"}, r"no argument 'method_args.label'. Did you mean labels"),
         ({"method_args.labels": "nowhere"}, "no label maps in nowhere"),
         ({"method_args.annotator": "nobody"}, "no model at nobody; give a run"),

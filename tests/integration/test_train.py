@@ -293,7 +293,7 @@ def test_a_loss_that_is_no_number_stops_the_run_and_names_the_step(tmp_path):
     with pytest.raises(
         UserError, match=r"loss became (nan|inf) at step \d+ \(loss=(nan|inf)\); last good checkpoint: .*none"
     ):
-        train(override(RECIPE, ["optim.lr=1e30", "optim.warmup_epochs=0", "ema_decay=0"]), tmp_path / "run")
+        train(override(RECIPE, ["optim.lr=1000", "optim.warmup_epochs=0", "ema_decay=0"]), tmp_path / "run")
 
 
 def test_a_loss_that_is_no_number_leaves_the_last_good_checkpoint(tmp_path):
@@ -466,13 +466,13 @@ def test_tensorboard_gets_the_metrics(tmp_path):
         (["mean=0.5"], "mean and std belong together"),
         (["optim.lr=1e-6"], "is below optim.min_lr"),
         (["optim.lr_factors.backbone=0.1"], "no parameter is called 'backbone'"),
-        (["optim.betas=2,3"], "optim.name=adamw cannot be made here"),
-        (["method_args.mixup=x"], "method=supervised cannot be made with"),
+        (["optim.betas=2,3"], "optim.betas=2.0 is out of range"),
+        (["method_args.mixup=x"], "method_args.mixup=x must be a number"),
         (
             ["method_args.label_smoothing=2"],
             "method_args.label_smoothing=2 is out of range; it must be at least 0 and at most 1",
         ),
-        (["model_args.drop_path_rate=5"], "these settings cannot train"),
+        (["model_args.drop_path_rate=5"], "model_args.drop_path_rate=5 is out of range"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )

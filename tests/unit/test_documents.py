@@ -40,7 +40,7 @@ BAD_JSON = [
 @pytest.mark.parametrize("content", BAD_JSON)
 def test_json_that_is_damaged_is_one_line_with_the_file(tmp_path, content):
     (tmp_path / "x.json").write_bytes(content)
-    assert "x.json is damaged" in message(read_json, tmp_path / "x.json")
+    assert "x.json is corrupted" in message(read_json, tmp_path / "x.json")
 
 
 def test_a_key_that_is_missing_is_named_with_the_file(tmp_path):
@@ -48,13 +48,13 @@ def test_a_key_that_is_missing_is_named_with_the_file(tmp_path):
     found = read_json(tmp_path / "x.json")
     assert found["a"]["b"] == 1
     assert found.get("c") is None
-    assert "x.json is damaged: it lacks 'c'" in message(lambda: found["a"]["c"])
+    assert "x.json is corrupted: it lacks 'c'" in message(lambda: found["a"]["c"])
     assert isinstance(found, Record)
 
 
 def test_a_value_of_another_type_is_named_with_its_key(tmp_path):
     (tmp_path / "x.json").write_text(json.dumps({"epoch": "three"}))
-    assert "x.json is damaged: epoch=three must be an integer" in message(read_json, tmp_path / "x.json", Line)
+    assert "x.json is corrupted: epoch=three must be an integer" in message(read_json, tmp_path / "x.json", Line)
 
 
 def test_only_a_last_line_that_a_crash_cut_short_is_left_out(tmp_path):

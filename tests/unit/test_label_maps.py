@@ -264,7 +264,7 @@ def test_a_file_cut_short_is_noticed(tmp_path):
     with pytest.raises(UserError, match=r"does not match maps.json beside it"):
         LabelMaps.open(tmp_path / "maps")
     (tmp_path / "maps" / "maps.json").write_text("{")
-    with pytest.raises(UserError, match=r"maps\.json is damaged: it is not valid JSON"):
+    with pytest.raises(UserError, match=r"maps\.json is corrupted: it is not valid JSON"):
         LabelMaps.open(tmp_path / "maps")
     with pytest.raises(UserError, match=r"no label maps in .*nowhere"):
         LabelMaps.open(tmp_path / "nowhere")

@@ -137,7 +137,7 @@ def test_a_variation_changes_only_what_it_names():
 
 # --- records of earlier versions --------------------------------------------------------------------------------------
 
-NEWER = ("test_crop", "interpolation")
+NEWER = ("test_crop", "interpolation", "test_split")
 NEWER_AUGMENT = ("crop_at", "crop_when", "interpolation", "crop_padding_mode", "cutout")
 
 

@@ -43,7 +43,7 @@ def a_run(folder, **data):
 def printed(monkeypatch):
     """What goes to the console, in a wide one without colours."""
     out = io.StringIO()
-    monkeypatch.setattr(console, "file", out)
+    monkeypatch.setattr(console, "_file", out)  # `file` would be given back as today's standard output, for good
     monkeypatch.setattr(console, "width", 200)
     return out
 
@@ -176,7 +176,7 @@ def test_a_page_opens_where_somebody_sits_at_a_screen_or_asks_for_it(
     monkeypatch.setattr("webbrowser.open", addresses.append)
     screen = io.StringIO()
     screen.isatty = lambda: at_a_screen
-    monkeypatch.setattr(console, "file", screen)
+    monkeypatch.setattr(console, "_file", screen)
     monkeypatch.delenv("CI", raising=False)
     monkeypatch.setenv("DISPLAY", ":0")
     terminal.open_page(tmp_path / "page.html", wanted)

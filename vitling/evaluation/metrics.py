@@ -13,7 +13,7 @@ from vitling._deprecated import renamed_attribute
 from vitling.evaluation.calibration import expected_calibration_error
 from vitling.evaluation.intervals import wilson_interval
 from vitling.validation.documents import damaged, parse_json, read_document
-from vitling.validation.values import Count, CountOrNone, Range, Share
+from vitling.validation.values import Count, CountOrNone, Range, Share, Side
 
 
 class ClassRecord(TypedDict):
@@ -46,6 +46,9 @@ class EvaluationRecord(_Evaluation, total=False):
     own: bool
     weights: str
     notes: list[str]
+    companions: dict[str, Share]
+    img_size: tuple[Side, Side] | None
+    real_top1: Share | None
 
 
 @dataclass

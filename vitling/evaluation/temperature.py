@@ -121,7 +121,7 @@ def _is_calibration(path: Path) -> bool:
 
 
 def _read(run: Run) -> dict:
-    """What was fitted before. A file that is damaged or missing is fitted and written again: it holds nothing that is not known."""
+    """What was fitted before. A file that is corrupted or missing is fitted and written again: it holds nothing that is not known."""
     try:
         return read_json(run.path / "calibration.json", dict[str, CalibrationRecord])
     except UserError:

@@ -6,6 +6,7 @@ from typing import Any
 # What earlier versions did, before these keys could say otherwise.
 EARLIER = {
     "test_crop": None,
+    "test_split": "test",
     "interpolation": "bicubic",
     "augment.crop_at": "img_size",
     "augment.crop_when": "first",

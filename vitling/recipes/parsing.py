@@ -82,7 +82,9 @@ def _convert(value: Any, kind: Any, key: str) -> Any:
     if origin is Literal:
         value = {False: "off", True: "on"}.get(value, value) if isinstance(value, bool) else value  # YAML's on and off
         if value not in args:
-            raise UserError(f"{key}={show(value)} is not one of {', '.join(args)}. {did_you_mean(show(value), args)}")
+            raise UserError(
+                f"{key}={show(value)} is not one of {', '.join(map(str, filter(None, args)))}. {did_you_mean(show(value), args)}"
+            )
         return value
     if origin is dict:
         if not isinstance(value, dict):

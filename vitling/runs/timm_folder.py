@@ -109,7 +109,7 @@ def load_network(folder: Path, source: str, weights: Path | None = None) -> nn.M
     if "vitling" in config and weights is None:
         _check_shapes(network, state, source)
     if broken := next((name for name, x in network.named_parameters() if not torch.isfinite(x).all()), None):
-        raise UserError(f"the weights in {source} are damaged: {broken} holds numbers that are not finite.")
+        raise UserError(f"the weights in {source} are corrupted: {broken} holds numbers that are not finite.")
     return network
 
 

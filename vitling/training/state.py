@@ -43,6 +43,7 @@ class Checkpoint(TypedDict):
     compiled: bool | None
     threads: Annotated[int, Range(1, 100_000)]
     logs: dict[str, Amount]
+    contents: dict[str, str]
 
 
 def check_checkpoint(checkpoint: dict, run: Run) -> None:

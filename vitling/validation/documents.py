@@ -22,7 +22,7 @@ class Record(dict):
     source = "the file"
 
     def __missing__(self, key: str) -> Any:
-        raise UserError(f"{self.source} is damaged: it lacks '{key}'. Restore it from a copy, or make it again.")
+        raise UserError(f"{self.source} is corrupted: it lacks '{key}'. Restore it from a copy, or make it again.")
 
 
 def read_json(path: Path, kind: Any = Any) -> Any:
@@ -126,4 +126,4 @@ def read_document(path: Path) -> str:
 
 def damaged(source: str, reason: str) -> UserError:
     """The one sentence about a file that is not what was written."""
-    return UserError(f"{source} is damaged: {reason}. Restore it from a copy, or make it again.")
+    return UserError(f"{source} is corrupted: {reason}. Restore it from a copy, or make it again.")

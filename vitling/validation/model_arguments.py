@@ -34,7 +34,7 @@ NEVER = (
 )
 
 Width = Annotated[int, Range(1, 65_536)]
-Depth = Annotated[int, Range(1, 1000)]
+Depth = Annotated[int, Range(0, 1000)]
 Heads = Annotated[int, Range(1, 4096)]
 Factor = Annotated[float, Range(above=0, high=1000)]
 SIZES: dict[str, Any] = {

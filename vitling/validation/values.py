@@ -97,7 +97,9 @@ def check(value: Any, kind: Any, key: str) -> None:
     elif origin is Literal:
         if not any(value is option or (type(value) is type(option) and value == option) for option in arguments):
             near = did_you_mean(value, arguments, show=0) if isinstance(value, str) else ""
-            raise UserError(f"{key}={show(value)} is not one of {', '.join(map(str, arguments))}. {near}".rstrip())
+            raise UserError(
+                f"{key}={show(value)} is not one of {', '.join(map(str, filter(None, arguments)))}. {near}".rstrip()
+            )
     elif origin is dict:
         _require(isinstance(value, dict), value, key, "a group of keys")
         for name, item in value.items():

@@ -207,7 +207,7 @@ class LabelMaps:
         classes = records["class"].astype(np.int64)
         if classes.size and classes.max() >= len(self.header.class_names):
             raise UserError(
-                f"{self.folder} is damaged: it names a class {classes.max()} of {len(self.header.class_names)}."
+                f"{self.folder} is corrupted: it names a class {classes.max()} of {len(self.header.class_names)}."
             )
         return tuple(
             torch.from_numpy(part).to(index.device) for part in (np.ascontiguousarray(records["score"]), classes)

@@ -17,7 +17,7 @@ SGD = Optim(
     decay_all=True,
     schedule="linear",
     warmup_epochs=20,
-    warmup_lr=0.0,
+    warmup_lr=0.002,
     min_lr=0.0,
     lr_factors={"head.*": 1 / 16},
 )
