@@ -55,7 +55,7 @@ def small() -> Recipe:
 
 def medium() -> Recipe:
     """9 M parameters: for a GPU."""
-    return replace(small(), model="hybrid_vit_medium", model_args={}, batch_size=256)
+    return replace(small(), model="hybrid_vit_medium", model_args={}, batch_size=256, optim=MUON)
 
 
 def base() -> Recipe:
