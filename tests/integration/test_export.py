@@ -81,9 +81,10 @@ def test_the_folder_for_the_hub_loads_as_its_card_says_and_predicts_from_standar
     assert code.startswith("import vitling\nimport timm  # after vitling, which adds this model to it")
     monkeypatch.chdir(tmp_path)
     loaded = {}
+    files = sorted((digits / "test").rglob("*.png"))
+    (tmp_path / "IMAGE").write_bytes(files[0].read_bytes())  # as the card calls it
     exec(code, loaded)
     assert loaded["model"].num_classes == 2
-    files = sorted((digits / "test").rglob("*.png"))
     listed = b"\0".join(map(os.fsencode, files))
     found = vitling("predict", "digits-hf", "-", "--null", "--json", "--attention", "looked", stdin=listed)
     assert [p["path"] for p in json.loads(found)] == [str(path) for path in files]

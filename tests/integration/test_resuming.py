@@ -113,7 +113,7 @@ def test_a_recipe_that_was_shortened_before_the_first_checkpoint_is_noticed_too(
     shutil.rmtree(tmp_path / "run" / "checkpoint")
     lines = (tmp_path / "run" / "recipe.yaml").read_text().splitlines()
     (tmp_path / "run" / "recipe.yaml").write_text("\n".join(lines[:8]))
-    assert "recipe.yaml is of another recipe" in refusal(RECIPE, tmp_path / "run")
+    assert "recipe.yaml is corrupted: it lacks" in refusal(RECIPE, tmp_path / "run")
 
 
 @pytest.mark.parametrize(

@@ -334,7 +334,7 @@ class Run:
         sizes, remedy = checkpoint["logs"], "restore it, or train into another folder"
         if short := [file for file, size in sizes.items() if _size(self.path / file) < size]:
             raise UserError(f"{self.path / short[0]} is missing or shorter than when the run was saved; {remedy}.")
-        known = checkpoint.get("log_digests", {})  # there are none in a checkpoint of 0.1
+        known = checkpoint["log_digests"]
         if changed := [file for file, found in self.log_digests(sizes).items() if known.get(file, found) != found]:
             raise UserError(f"{self.path / changed[0]} has changed since the run was saved; {remedy}.")
         if checkpoint["best"]:  # written in every validation that was the best so far

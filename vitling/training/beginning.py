@@ -277,7 +277,7 @@ def _read_checkpoint(run: Run, recipe: Recipe, data: TrainingData, callback: Cal
             f"the checkpoint in {run.path} is of another recipe than its recipe.yaml; "
             "restore that file, or train into another folder."
         )
-    known = checkpoint.get("contents", {})  # there are none in a checkpoint of 0.1
+    known = checkpoint["contents"]
     changed = [name for name, value in data.contents.items() if known.get(name, value) != value]
     if changed or checkpoint["data"] != data.dataset.fingerprint:
         what = f" ({changed[0]})" if changed else ""

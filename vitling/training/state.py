@@ -43,6 +43,7 @@ class Checkpoint(TypedDict):
     compiled: bool | None
     threads: Annotated[int, Range(1, 100_000)]
     logs: dict[str, Amount]
+    log_digests: dict[str, str]
     contents: dict[str, str]
 
 
