@@ -192,6 +192,14 @@ def test_small_patches_are_warned_of_only_without_a_convolutional_stem():
     assert conflicts(model="dhvt_test", **{"model_args.patch_size": 2, "model_args.sope": False})
 
 
+def test_many_images_with_a_test_split_leave_more_to_learn_from():
+    many = dict(counts=(600,) * 10, size=(8, 8), channels=1)
+    assert chosen(a_dataset(**many, test=10)).val_fraction == 0.05
+    assert chosen(a_dataset(**many, test=10), "val_fraction=0.2").val_fraction == 0.2
+    for other in (a_dataset(**many), a_dataset(**many, test=10, val=10), a_dataset(counts=(50,) * 10, test=10)):
+        assert chosen(other).val_fraction == 0.1
+
+
 def test_a_larger_plain_vit_is_warned_of_and_a_larger_hybrid_or_cnn_is_not():
     wide = {"model_args.embed_dim": 384, "model_args.depth": 1, "model_args.num_heads": 6}
     assert "61.25" in conflicts(model="vit_tiny_patch16_224", **wide, **{"model_args.patch_size": 4})[0]

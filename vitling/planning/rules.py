@@ -68,6 +68,7 @@ JITTER_EPOCHS, JITTER = 15, 0.4  # from which changed colours pay
 CUTOUT_EPOCHS, CUTOUT = 10, 0.25  # from which a covered square pays
 CUTMIX_EPOCHS = 50  # from which mixed images pay
 STRONG_EPOCHS = 300  # from which RandAugment, erasing and mixup pay too
+MANY_IMAGES, SMALL_VALIDATION = 5_000, 0.05  # from which so small a part is enough to pick the epoch by
 UNBALANCED = 10  # images of the largest class per image of the smallest
 CHECKED_FILES = 5_000  # so many files are tried before training, and the bad ones left out
 
@@ -97,7 +98,8 @@ def choose(
 ) -> tuple[Recipe, list[Choice]]:
     """A recipe for this data on this machine in this time, and its choices. What `settings` say comes first."""
     asked = {text.partition("=")[0].strip() for text in settings}
-    images = _training_images(dataset, settings)
+    validation = _validation(survey)
+    images = _training_images(dataset, validation, settings)
     epochs = _asked_epochs(settings) or _usual_epochs(images, machine.kind)
     if "model" in asked:
         base, choices = _named_model(survey, settings, asked)
@@ -107,17 +109,38 @@ def choose(
     size = as_size(_with(settings, base).img_size)
     assert size is not None  # both ways choose one
     choices += [_epochs(epochs, budget_seconds), _augmentation(survey, size, epochs, asked)]
-    choices += [_average(base), *_omissions(base), *_batch(images, base), *_balance(survey), *_bad_files(survey)]
+    choices += [
+        *validation,
+        _average(base),
+        *_omissions(base),
+        *_batch(images, base),
+        *_balance(survey),
+        *_bad_files(survey),
+    ]
     choices += _compile(machine)
     changes = {key: value for choice in choices for key, value in choice.changes.items() if key != "epochs"}
     recipe = override(override(scale_epochs(base, epochs), changes), list(settings))
     return recipe, [_as_asked(choice, asked, recipe) for choice in choices]
 
 
-def _training_images(dataset: Dataset, settings: Sequence[str]) -> int:
+def _validation(survey: Survey) -> list[Choice]:
+    """A smaller part for validation, where a test split gives the number and validation only picks the epoch."""
+    if "test" not in survey.images or "val" in survey.images or survey.images["train"] < MANY_IMAGES:
+        return []
+    share = f"{100 * SMALL_VALIDATION:.0f} % of the training images"
+    reason = "the test split is there for the number; what picks the epoch can be smaller, and more is left to learn from"
+    return [Choice("validation", share, reason, changes={"val_fraction": SMALL_VALIDATION})]
+
+
+def _training_images(dataset: Dataset, validation: list[Choice], settings: Sequence[str]) -> int:
     """Those that are left to learn from when validation has its part."""
-    splitting = [text for text in settings if text.startswith(("fraction", "val_fraction", "fold", "seed"))]
-    return len(split_training(dataset, override(load_recipe(DEFAULT), splitting))[0])
+    base = override(
+        load_recipe(DEFAULT), {key: value for choice in validation for key, value in choice.changes.items()}
+    )
+    splitting = [
+        text for text in settings if text.startswith(("fraction", "val_fraction", "fold", "seed", "test_split"))
+    ]
+    return len(split_training(dataset, override(base, splitting))[0])
 
 
 def _asked_epochs(settings: Sequence[str]) -> int | None:
