@@ -11,7 +11,7 @@ from vitling.data.sources.images import FITS, ArrayImages, Images, evenly, load_
 from vitling.data.threads import map_threads
 from vitling.errors import UserError, did_you_mean
 
-CHUNK = 32  # images per task of a thread or a reading process
+CHUNK = 32  # images per task of the thread pool
 
 
 def decode(

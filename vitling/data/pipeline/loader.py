@@ -5,24 +5,19 @@ resumed run sees the same images, and each of several processes takes its rows o
 """
 
 import hashlib
-import math
 import os
 import weakref
 from collections.abc import Callable, Iterator
-from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, default_collate
 
 from vitling.data.augment.augment import Augment
-from vitling.data.pipeline.decoding import CHUNK, decode
-from vitling.data.sources.images import Images
+from vitling.data.sources.images import Images, load_image
 from vitling.errors import UserError
 from vitling.recipes import Recipe
-
-PREFETCHED = 4  # pieces of a batch that each worker reads ahead
 
 
 def step_seed(*parts: object) -> int:
@@ -48,20 +43,23 @@ class Resident:
         for index in plan:
             yield {"image": self.images[index], "label": self.labels[index], "index": index}
 
+    def read_ahead(self, plan: list[Tensor]) -> None:
+        """Everything is read."""
+
 
 class Streamed:
-    """A split too large for memory: read and fitted by worker processes, which share each batch. They end with this object."""
+    """A split too large for memory: read and fitted by worker processes, batch by batch. They end with this object."""
 
     def __init__(self, images: Images, *, workers: int, **fit_args: Any):
         self.labels = torch.as_tensor(images.labels)
-        self.pieces: list[list[int]] = []
+        self.plan: list[list[int]] = []
+        self.begun: Iterator | None = None  # a pass by this plan, of which nothing has been taken yet
         self.loader = DataLoader(
-            _FittedPieces(images, fit_args),
-            batch_size=None,  # what a sampler gives is a piece already
-            sampler=self.pieces,  # asked again for each pass, so one set of workers serves every epoch
+            _FittedImages(images, fit_args),
+            batch_sampler=self.plan,  # asked again for each pass, so one set of workers serves every epoch
             num_workers=workers,
-            prefetch_factor=PREFETCHED if workers else None,
             persistent_workers=workers > 0,
+            collate_fn=_collate,
             worker_init_fn=_leave_signals_to_training,
         )
         # Held from outside, so that the garbage collector never finds loader and queues in one heap of garbage: it would
@@ -72,32 +70,34 @@ class Streamed:
         return len(self.labels)
 
     def batches(self, plan: list[Tensor]) -> Iterator[dict[str, Tensor]]:
-        self.pieces[:] = [piece.tolist() for index in plan for piece in index.split(CHUNK)]
-        read = iter(self.loader)
-        for index in plan:
-            yield {"image": self._gather(read, len(index)), "label": self.labels[index], "index": index}
+        if self.begun is None or self.plan != [index.tolist() for index in plan]:
+            self.read_ahead(plan)
+        assert self.begun is not None
+        begun, self.begun = self.begun, None
+        for batch in begun:
+            if isinstance(batch, UserError):
+                raise batch
+            yield batch
 
-    def _gather(self, read: Iterator[Tensor | UserError], count: int) -> Tensor:
-        """The next pieces, up to so many images."""
-        pieces = []
-        for piece in islice(read, math.ceil(count / CHUNK)):
-            if isinstance(piece, UserError):
-                raise piece
-            pieces.append(piece)
-        return torch.cat(pieces)
+    def read_ahead(self, plan: list[Tensor]) -> None:
+        """Begin a pass: its first batches are read while the caller does something else."""
+        self.plan[:] = [index.tolist() for index in plan]
+        self.begun = iter(self.loader)
 
 
-class _FittedPieces(torch.utils.data.Dataset):
-    """Some images by their numbers. Labels are known without reading: only pixels go from process to process."""
-
+class _FittedImages(torch.utils.data.Dataset):
     def __init__(self, images: Images, fit_args: dict):
         self.images, self.fit_args = images, fit_args
 
-    def __getitem__(self, rows: list[int]) -> Tensor | UserError:
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, i: int) -> dict | UserError:
         try:
-            return decode(self.images.subset(rows), threads=1, **self.fit_args)
+            image = load_image(self.images, i, **self.fit_args)
         except UserError as error:
             return error  # raised in a worker, it would arrive as text with a traceback in it
+        return {"image": torch.tensor(image), "label": int(self.images.labels[i]), "index": i}
 
 
 def _leave_signals_to_training(worker: int) -> None:
@@ -107,7 +107,13 @@ def _leave_signals_to_training(worker: int) -> None:
 
 
 def _end_workers(loader: DataLoader) -> None:
-    loader._iterator = None  # the last reference: telling them, it waits until they have ended
+    loader._iterator = None  # they are told, and waited for, where nobody else holds it
+
+
+def _collate(samples: list) -> dict[str, Tensor] | UserError:
+    """A batch, or the first image's error."""
+    bad = [sample for sample in samples if isinstance(sample, UserError)]
+    return bad[0] if bad else default_collate(samples)
 
 
 def epoch_order(labels: Tensor, *, generator: torch.Generator, balance: str = "none", repeats: int = 1) -> Tensor:
@@ -171,7 +177,17 @@ class TrainLoader:
             )
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[list[dict[str, Tensor]]]:
-        """The steps of an epoch from number `start` on."""
+        """The steps of an epoch from number `start` on. Whoever takes them all will want the next epoch's."""
+        recipe = self.recipe
+        for offset, batch in enumerate(self.source.batches(self._plan(epoch, start))):
+            step = epoch * self.steps_per_epoch + start + offset
+            draws = self.augment.draw(recipe.batch_size, generator_for(recipe.seed, "augment", step))
+            mine = {name: value[self.rank :: self.world] for name, value in draws.items()}
+            yield list(self._augmented(batch, mine))
+        self.source.read_ahead(self._plan(epoch + 1))
+
+    def _plan(self, epoch: int, start: int = 0) -> list[Tensor]:
+        """The images of each step."""
         recipe = self.recipe
         order = epoch_order(
             self.source.labels,
@@ -180,12 +196,7 @@ class TrainLoader:
             repeats=recipe.augment.repeats,
         )
         size = recipe.batch_size
-        plan = [order[i * size : (i + 1) * size][self.rank :: self.world] for i in range(start, self.steps_per_epoch)]
-        for offset, batch in enumerate(self.source.batches(plan)):
-            step = epoch * self.steps_per_epoch + start + offset
-            draws = self.augment.draw(size, generator_for(recipe.seed, "augment", step))
-            mine = {name: value[self.rank :: self.world] for name, value in draws.items()}
-            yield list(self._augmented(batch, mine))
+        return [order[i * size : (i + 1) * size][self.rank :: self.world] for i in range(start, self.steps_per_epoch)]
 
     def _augmented(self, batch: dict[str, Tensor], draws: dict[str, Tensor]) -> Iterator[dict[str, Tensor]]:
         parts = self.recipe.accumulate
@@ -207,9 +218,15 @@ def eval_batches(
     device: torch.device,
     rank: int = 0,
     world: int = 1,
+    again: bool = False,
 ) -> Iterator[dict[str, Tensor]]:
-    """Every image once, in order, without augmentation; process `rank` of `world` gets every world-th batch."""
+    """Every image once, in order, without augmentation; process `rank` of `world` gets every world-th batch.
+
+    With `again`, the first ones are then read for the next time.
+    """
     plan = list(torch.arange(len(source)).split(batch_size))[rank::world]
     for batch in source.batches(plan):
         moved = {name: value.to(device) for name, value in batch.items()}
         yield {**moved, "image": normalize(moved["image"])}
+    if again:
+        source.read_ahead(plan)
