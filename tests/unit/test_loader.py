@@ -1,5 +1,6 @@
 import gc
 import multiprocessing
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -51,6 +52,16 @@ def test_workers_give_the_same_batches_as_none():
     for epoch in (0, 1):
         for [a], [b] in zip(alone.epoch(epoch), helped.epoch(epoch), strict=True):
             assert all(torch.equal(a[name], b[name]) for name in ("image", "label", "index"))
+
+
+@pytest.mark.slow  # starts reading processes
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_was_read_ahead_is_taken_only_where_it_is_what_comes(workers):
+    ahead, fresh = loader(streamed(workers)), loader()
+    for epoch, start, taken in [(0, 0, 5), (1, 0, 5), (5, 0, 5), (6, 2, 3), (7, 0, 2), (7, 0, 5), (8, 0, 5)]:
+        batches = zip(ahead.epoch(epoch, start), fresh.epoch(epoch, start), strict=True)
+        for [a], [b] in batches if taken == 5 - start else islice(batches, taken):
+            assert all(torch.equal(a[name], b[name]) for name in ("image", "label", "index")), (epoch, start)
 
 
 @pytest.mark.slow  # starts reading processes

@@ -31,6 +31,7 @@ def evaluate_batches(
     batches: int | None = None,
     rank: int = 0,
     world: int = 1,
+    again: bool = False,
     autocast: Callable[[], AbstractContextManager] = nullcontext,
     task: str = "predicting",
     callback: Callback | None = None,
@@ -38,11 +39,13 @@ def evaluate_batches(
     """Outputs (float32) and labels of every batch in the split's order, on the model's device.
 
     `function` makes outputs of normalised images; by default it is the model, which gives logits. Process `rank` of `world`
-    sees every world-th batch. Between batches, and so in the caller's code, the model and torch are in the mode they were in.
+    sees every world-th batch; `again` says that all of it will be asked for once more. Between batches, and so in the caller's code,
+    the model and torch are in the mode they were in.
     """
     function, done = function or model, 0
     device = next(model.parameters()).device
-    found = eval_batches(source, preprocessing.normalize, batch_size=batch_size, device=device, rank=rank, world=world)
+    where = dict(device=device, rank=rank, world=world)
+    found = eval_batches(source, preprocessing.normalize, batch_size=batch_size, again=again, **where)
     for batch in islice(found, batches):
         # Eager also where training is compiled: compiling again for the shapes of evaluation would not repay itself.
         with evaluating(model), torch.compiler.set_stance("force_eager"), autocast():
@@ -85,6 +88,7 @@ def validate(
         batches=batches,
         rank=accelerator.process_index,
         world=accelerator.num_processes,
+        again=True,  # after the next epoch
         autocast=accelerator.autocast,
     )
     for logits, labels in outputs:

@@ -128,7 +128,9 @@ def _validation(survey: Survey) -> list[Choice]:
     if "test" not in survey.images or "val" in survey.images or survey.images["train"] < MANY_IMAGES:
         return []
     share = f"{100 * SMALL_VALIDATION:.0f} % of the training images"
-    reason = "the test split is there for the number; what picks the epoch can be smaller, and more is left to learn from"
+    reason = (
+        "the test split is there for the number; what picks the epoch can be smaller, and more is left to learn from"
+    )
     return [Choice("validation", share, reason, changes={"val_fraction": SMALL_VALIDATION})]
 
 

@@ -12,7 +12,7 @@ from vitling.data.sources.images import FITS, INTERPOLATIONS, ArrayImages, Image
 from vitling.data.threads import map_threads
 from vitling.errors import UserError, did_you_mean
 
-CHUNK = 32  # images per task of a thread or a reading process
+CHUNK = 32  # images per task of the thread pool
 SAMPLE = 2048  # images that mean and deviation are taken from where not all are decoded
 
 

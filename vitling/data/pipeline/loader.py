@@ -5,32 +5,24 @@ resumed run sees the same images, and each of several processes takes its rows o
 """
 
 import hashlib
-import math
 import os
 import weakref
 from collections.abc import Callable, Iterator
-from itertools import islice
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, default_collate
 
 from vitling.data.augment.augment import Augment
 from vitling.data.augment.ragged import Ragged
-from vitling.data.pipeline.decoding import CHUNK, decode
 from vitling.data.pipeline.keeping import Keeping
 from vitling.data.pipeline.workers import read_batches
-from vitling.data.sources.images import Images
+from vitling.data.sources.images import Images, load_image
 from vitling.errors import UserError
 from vitling.recipes import Recipe
 
 Batch: TypeAlias = dict[str, Any]  # "image" (a tensor, or Ragged), "label", "index"
-Piece: TypeAlias = (
-    Tensor | tuple[Tensor, Tensor] | UserError
-)  # images of one size, packed ones of several, or what is wrong
-
-PREFETCHED = 4  # pieces of a batch that each worker reads ahead
 
 
 def step_seed(*parts: object) -> int:
@@ -56,6 +48,9 @@ class Resident:
         for index in plan:
             yield {"image": self.images[index], "label": self.labels[index], "index": index}
 
+    def read_ahead(self, plan: list[Tensor]) -> None:
+        """Everything is read."""
+
 
 class ResidentPictures:
     """A training split decoded once, each picture as large as it is kept for crops of it."""
@@ -70,23 +65,26 @@ class ResidentPictures:
         for index in plan:
             yield {"image": self.images.select(index), "label": self.labels[index], "index": index}
 
+    def read_ahead(self, plan: list[Tensor]) -> None:
+        """Everything is read."""
+
 
 class Streamed:
-    """A split too large for memory: read and fitted by worker processes, which share each batch. They end with this object.
+    """A split too large for memory: read and fitted by worker processes, batch by batch. They end with this object.
 
     Images are fitted to one size by `fit_args`, or each picture is as large as `keeping` keeps it.
     """
 
     def __init__(self, images: Images, *, workers: int, keeping: Keeping | None = None, **fit_args: Any):
         self.labels = torch.as_tensor(images.labels)
-        self.pieces: list[list[int]] = []
+        self.plan: list[list[int]] = []
+        self.begun: Iterator | None = None  # a pass by this plan, of which nothing has been taken yet
         self.loader = DataLoader(
-            _FittedPieces(images, keeping, fit_args),
-            batch_size=None,  # what a sampler gives is a piece already
-            sampler=self.pieces,  # asked again for each pass, so one set of workers serves every epoch
+            _FittedImages(images, keeping, fit_args),
+            batch_sampler=self.plan,  # asked again for each pass, so one set of workers serves every epoch
             num_workers=workers,
-            prefetch_factor=PREFETCHED if workers else None,
             persistent_workers=workers > 0,
+            collate_fn=_collate,
             worker_init_fn=_leave_signals_to_training,
         )
         # Held from outside, so that the garbage collector never finds loader and queues in one heap of garbage: it would
@@ -97,42 +95,42 @@ class Streamed:
         return len(self.labels)
 
     def batches(self, plan: list[Tensor]) -> Iterator[Batch]:
-        self.pieces[:] = [piece.tolist() for index in plan for piece in index.split(CHUNK)]
-        read = read_batches(self.loader)
-        for index in plan:
-            yield {"image": self._gather(read, len(index)), "label": self.labels[index], "index": index}
+        if self.begun is None or self.plan != [index.tolist() for index in plan]:
+            self.read_ahead(plan)
+        assert self.begun is not None
+        begun, self.begun = self.begun, None
+        for batch in begun:
+            if isinstance(batch, UserError):
+                raise batch
+            if isinstance(batch["image"], tuple):
+                batch["image"] = Ragged.unpack(*batch["image"])
+            yield batch
 
-    def _gather(self, read: Iterator[Piece], count: int) -> Tensor | Ragged:
-        """The next pieces, up to so many images."""
-        fitted, pictures = [], []
-        for piece in islice(read, math.ceil(count / CHUNK)):
-            if isinstance(piece, UserError):
-                raise piece
-            if isinstance(piece, Tensor):
-                fitted.append(piece)
-            else:
-                pictures += Ragged.unpack(*piece).images
-        if fitted:
-            return torch.cat(fitted)
-        return torch.stack(pictures) if len({picture.shape for picture in pictures}) == 1 else Ragged(pictures)
+    def read_ahead(self, plan: list[Tensor]) -> None:
+        """Begin a pass: its first batches are read while the caller does something else."""
+        self.plan[:] = [index.tolist() for index in plan]
+        self.begun = read_batches(self.loader)
 
 
 Source: TypeAlias = Resident | ResidentPictures | Streamed
 
 
-class _FittedPieces(torch.utils.data.Dataset):
-    """Some images by their numbers. Labels are known without reading: only pixels go from process to process."""
-
+class _FittedImages(torch.utils.data.Dataset):
     def __init__(self, images: Images, keeping: Keeping | None, fit_args: dict):
         self.images, self.keeping, self.fit_args = images, keeping, fit_args
 
-    def __getitem__(self, rows: list[int]) -> Piece:
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, i: int) -> dict | UserError:
         try:
-            if self.keeping:  # packed: each picture would come by a file of its own
-                return Ragged([self.keeping.load(self.images, i) for i in rows]).pack()
-            return decode(self.images.subset(rows), threads=1, **self.fit_args)
+            if self.keeping:
+                image = self.keeping.load(self.images, i)
+            else:
+                image = torch.tensor(load_image(self.images, i, **self.fit_args))
         except UserError as error:
             return error  # raised in a worker, it would arrive as text with a traceback in it
+        return {"image": image, "label": int(self.images.labels[i]), "index": i}
 
 
 def _leave_signals_to_training(worker: int) -> None:
@@ -142,7 +140,17 @@ def _leave_signals_to_training(worker: int) -> None:
 
 
 def _end_workers(loader: DataLoader) -> None:
-    loader._iterator = None  # the last reference: telling them, it waits until they have ended
+    loader._iterator = None  # they are told, and waited for, where nobody else holds it
+
+
+def _collate(samples: list) -> Batch | UserError:
+    """A batch, or the first image's error. Images of different sizes are packed: a worker would send each by a file of its own."""
+    bad = [sample for sample in samples if isinstance(sample, UserError)]
+    if bad:
+        return bad[0]
+    images = [sample.pop("image") for sample in samples]
+    one_size = len({image.shape for image in images}) == 1
+    return {"image": torch.stack(images) if one_size else Ragged(images).pack(), **default_collate(samples)}
 
 
 def epoch_order(labels: Tensor, *, generator: torch.Generator, balance: str = "none", repeats: int = 1) -> Tensor:
@@ -206,7 +214,19 @@ class TrainLoader:
             )
 
     def epoch(self, epoch: int, start: int = 0, stop: int | None = None) -> Iterator[list[dict[str, Tensor]]]:
-        """The steps of an epoch from number `start` on, all or up to number `stop`."""
+        """The steps of an epoch from number `start` on, all or up to number `stop`. Who takes them all will want the next epoch's."""
+        recipe = self.recipe
+        plan = self._plan(epoch, start)[: None if stop is None else stop - start]
+        for offset, batch in enumerate(self.source.batches(plan)):
+            step = epoch * self.steps_per_epoch + start + offset
+            draws = self.augment.draw(recipe.batch_size, generator_for(recipe.seed, "augment", step))
+            mine = {name: value[self.rank :: self.world] for name, value in draws.items()}
+            yield list(self._augmented(batch, mine))
+        if stop is None:
+            self.source.read_ahead(self._plan(epoch + 1))
+
+    def _plan(self, epoch: int, start: int = 0) -> list[Tensor]:
+        """The images of each step."""
         recipe = self.recipe
         order = epoch_order(
             self.source.labels,
@@ -215,13 +235,7 @@ class TrainLoader:
             repeats=recipe.augment.repeats,
         )
         size = recipe.batch_size
-        steps = range(start, self.steps_per_epoch if stop is None else stop)
-        plan = [order[i * size : (i + 1) * size][self.rank :: self.world] for i in steps]
-        for offset, batch in enumerate(self.source.batches(plan)):
-            step = epoch * self.steps_per_epoch + start + offset
-            draws = self.augment.draw(size, generator_for(recipe.seed, "augment", step))
-            mine = {name: value[self.rank :: self.world] for name, value in draws.items()}
-            yield list(self._augmented(batch, mine))
+        return [order[i * size : (i + 1) * size][self.rank :: self.world] for i in range(start, self.steps_per_epoch)]
 
     def _augmented(self, batch: Batch, draws: dict[str, Tensor]) -> Iterator[dict[str, Tensor]]:
         parts = self.recipe.accumulate
@@ -243,9 +257,15 @@ def eval_batches(
     device: torch.device,
     rank: int = 0,
     world: int = 1,
+    again: bool = False,
 ) -> Iterator[dict[str, Tensor]]:
-    """Every image once, in order, without augmentation; process `rank` of `world` gets every world-th batch."""
+    """Every image once, in order, without augmentation; process `rank` of `world` gets every world-th batch.
+
+    With `again`, the first ones are then read for the next time.
+    """
     plan = list(torch.arange(len(source)).split(batch_size))[rank::world]
     for batch in source.batches(plan):
         moved = {name: value.to(device) for name, value in batch.items()}
         yield {**moved, "image": normalize(moved["image"])}
+    if again:
+        source.read_ahead(plan)

@@ -11,9 +11,13 @@ from vitling.errors import UserError
 
 
 def read_batches(loader: DataLoader) -> Iterator[Any]:
-    """A pass over a loader, which ends with a line where one of its workers dies."""
+    """A pass over a loader, begun now, which ends with a line where one of its workers dies."""
+    return _explained(_start(loader))
+
+
+def _explained(begun: Iterator[Any]) -> Iterator[Any]:
     try:
-        yield from _start(loader)
+        yield from begun
     except RuntimeError as error:
         if not str(error).startswith("DataLoader worker (pid"):
             raise
