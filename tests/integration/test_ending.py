@@ -1,5 +1,6 @@
 """How a command ends: interrupted, terminated, with nobody reading what it prints, or with a reading process killed."""
 
+import io
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ from PIL import Image
 
 import vitling
 from vitling.callbacks import Callback
+from vitling.cli.main import main
 from vitling.recipes import Optim, Recipe, save_recipe
 from vitling.training.beginning import train
 from vitling.training.signals import Interrupted
@@ -111,13 +113,20 @@ def test_a_study_ends_with_the_code_of_the_signal_too(tmp_path, number, code, jo
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_command_that_does_not_train_ends_with_the_code_of_the_signal(number, code):
-    process = start(command("predict", "resnet18", "-"), stdin=subprocess.PIPE)  # waits for its standard input
-    time.sleep(5)
-    process.send_signal(number)
-    _, err = process.communicate()
-    assert process.returncode == code, err
-    assert "Traceback" not in err
+def test_a_command_that_does_not_train_ends_with_the_code_of_the_signal(number, code, monkeypatch, capsys):
+    class Signalling(io.BytesIO):
+        def read(self, *size):
+            os.kill(os.getpid(), number)
+            return super().read(*size)
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(Signalling(b"image.png")))
+    monkeypatch.setattr(sys, "argv", ["vitling", "predict", "resnet18", "-"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == code
+    assert "Traceback" not in capsys.readouterr().err
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the processes in /proc")
