@@ -5,6 +5,7 @@ import os
 import platform
 import sys
 import tempfile
+from importlib import metadata
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch: forked processes must not wait for threads that they do not have
@@ -33,6 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=4.0, help="about so long, over all parts; default: 4")
     parser.add_argument("--trials", type=int, help="so many of each part, however long they take")
     parser.add_argument("--trial", type=int, help="the one of this number alone, to repeat what did not hold")
+    parser.add_argument("--examples", type=int, help="inputs or requests of one trial; default: 10 and 80")
     parser.add_argument(
         "--folder", type=Path, help="for what is made on the way, and kept then; default: a temporary one"
     )
@@ -49,12 +51,13 @@ def main(arguments: list[str] | None = None) -> int:
             seconds=60 * given.minutes,
             trials=given.trials,
             only=given.trial,
+            examples=given.examples,
         )
-    print(summary(tallies, given.seed))
+    print(summary(tallies, given.seed, *([f"--examples {given.examples}"] if given.examples else [])))
     if given.page:
-        command = f"`make torture MINUTES={given.minutes:g} SEED={given.seed}`"
-        facts = {command: "on", f"{os.cpu_count()} cores,": f"Python {platform.python_version()}"}
-        fill("torture", markdown(tallies, kinds, facts), given.page)
+        versions = f"Python {platform.python_version()} and torch {metadata.version('torch')}"
+        where = f"`make torture MINUTES={given.minutes:g} SEED={given.seed}` on {os.cpu_count()} CPU cores, {versions}"
+        fill("torture", markdown(tallies, kinds, where), given.page)
     return 0 if all_held(tallies) else 1
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
 SHOWN_EVERY_SECONDS = 0.2
 
@@ -38,6 +38,7 @@ class Part:
 
     name: str
     about: str
+    examples = 10  # that a trial tries, where it tries many
     share: float = 1.0  # of the time
     trials: int | None = None  # at most so many are worth doing
 
@@ -72,11 +73,14 @@ def run_bench(
     seconds: float,
     trials: int | None = None,
     only: int | None = None,
+    examples: int | None = None,
     stream: TextIO | None = None,
 ) -> list[Tally]:
     """Every part for its share of the time, or for so many trials; with `only`, the trial of that number alone."""
     progress, shares = Progress(stream or sys.stderr), sum(kind.share for kind in kinds)
     parts = [kind(folder / kind.name, seed, seconds * kind.share / shares) for kind in kinds]
+    for part in parts:
+        part.examples = examples or part.examples
     tallies = [Tally(part.name) for part in parts]
     done = [0] * len(parts)
     began = time.monotonic()
@@ -105,7 +109,7 @@ def _has_more(part: Part, done: int, trials: int | None, only: int | None) -> bo
     return all(limit is None or done < limit for limit in (trials, part.trials))
 
 
-def summary(tallies: Sequence[Tally], seed: int) -> str:
+def summary(tallies: Sequence[Tally], seed: int, *options: str) -> str:
     """The table, and below it each thing that did not hold with the command that repeats it."""
     lines = [f"{'part':<12}{'tried':>8}{'held':>8}{'seconds':>9}"]
     for tally in tallies:
@@ -115,7 +119,9 @@ def summary(tallies: Sequence[Tally], seed: int) -> str:
     for tally in tallies:
         for trial, problem in tally.problems:
             lines.append(f"did not hold: {problem}")
-            lines.append(f"  repeat: python -m torture {tally.part} --seed {seed} --trial {trial}")
+            lines.append(
+                " ".join([f"  repeat: python -m torture {tally.part} --seed {seed} --trial {trial}", *options])
+            )
     return "\n".join(lines)
 
 
@@ -123,9 +129,9 @@ def all_held(tallies: Sequence[Tally]) -> bool:
     return all(tally.held == tally.tried for tally in tallies)
 
 
-def markdown(tallies: Sequence[Tally], parts: dict[str, type[Part]], facts: dict[str, Any]) -> str:
+def markdown(tallies: Sequence[Tally], parts: dict[str, type[Part]], circumstances: str) -> str:
     """The same as a page shows it."""
-    lines = [", ".join(f"{what} {value}" for what, value in facts.items()) + ":", ""]
+    lines = [f"{circumstances}:", ""]
     lines += ["| part | what | tried | held |", "|---|---|---|---|"]
     for tally in tallies:
         kinds = ", ".join(f"{count:,} {kind}" for kind, count in sorted(tally.counts.items()))

@@ -19,7 +19,6 @@ from torture.bench import Part, Tally
 from torture.inputs import FORMATS, encoded_image
 from torture.material import Material, chance
 
-REQUESTS = 80  # in one trial, to one page
 SECRET = "what only the user may read"
 START_SECONDS, ANSWER_SECONDS = 180.0, 60.0
 ADDRESSES = """
@@ -27,8 +26,8 @@ ADDRESSES = """
     /gradio_api/queue/data /gradio_api/queue/join /gradio_api/upload /gradio_api/upload_progress /gradio_api/heartbeat/x
     /gradio_api/file= /gradio_api/file/ /file= /gradio_api/proxy= /gradio_api/run/predict /gradio_api/call/look /gradio_api/reset
     /gradio_api/component_server /gradio_api/stream/x /gradio_api/deep_link /gradio_api/cancel /gradio_api/dev/reload /login /logout /token
-    /docs /openapi.json /mcp /monitoring /gradio_api/vibe-editor /custom_component/x /.git/config /robots.txt //config /\\x
-""".split()
+    /docs /openapi.json /mcp /monitoring /gradio_api/vibe-editor /custom_component/x /.git/config /robots.txt //config
+""".split()  # noqa: SIM905
 HOSTS = (
     "evil.example",
     "127.0.0.1.evil.example",
@@ -45,6 +44,7 @@ ORIGINS = ("http://evil.example", "null", "file://", "http://127.0.0.1:1", "http
 class Endpoints(Part):
     name = "endpoints"
     about = "requests to the local page that it never sends itself: nothing told, nothing run, no traceback, still up afterwards"
+    examples = 80
 
     def __init__(self, folder: Path, seed: int, seconds: float):
         super().__init__(folder, seed, seconds)
@@ -55,7 +55,7 @@ class Endpoints(Part):
     def try_one(self, number: int, tally: Tally) -> None:
         draw = chance(self.seed, self.name, number)
         with self._serving() as (address, log), httpx.Client(base_url=address, timeout=ANSWER_SECONDS) as client:
-            for _ in range(REQUESTS):
+            for _ in range(self.examples):
                 kind = draw.choice(list(KINDS))
                 try:
                     problem = KINDS[kind](client, draw, self.secret)

@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import signal
 import socket
 import time
@@ -9,7 +10,7 @@ from pathlib import Path
 
 from torture import injection
 from torture.bench import Part, Tally
-from torture.commands import CASES, Case, Stage, _read, check_budgeted, compare_folders
+from torture.commands import CASES, Case, Stage, check_budgeted, compare_folders, read_info
 from torture.injection import CLOCKS, ERRORS, Disturbance, Outcome
 from torture.material import Material, chance, empty_folder
 
@@ -50,6 +51,10 @@ class Faults(Part):
         if not problem and outcome.code == 0 and (kind in CLOCKS or kind == "delete"):
             problem = self.stage.compare(case, folder / "run")
         elif not problem:
+            if kind == "delete" and not (folder / "run" / "run.json").exists():
+                shutil.rmtree(
+                    folder / "run", ignore_errors=True
+                )  # whoever deletes a folder that is written to, does it once more
             problem = self.stage.repeat(case, folder)
         return case.name, problem and f"{disturbance}: {problem}"
 
@@ -115,7 +120,7 @@ class Faults(Part):
 def judge(case: Case, kind: str, outcome: Outcome, run: Path) -> str:
     """What is wrong with how a command took a fault."""
     if outcome.code == 0 and "Traceback" not in outcome.err:
-        unfinished = case.trains and _read(run / "run.json").get("status") != "finished"
+        unfinished = case.trains and read_info(run).get("status") != "finished"
         return "exit code 0, but the run is not finished" if unfinished and kind != "delete" else ""
     if outcome.happened and kind not in CLOCKS and outcome.failed_well:
         return ""

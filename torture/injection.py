@@ -32,6 +32,7 @@ ERRORS = {"full": errno.ENOSPC, "read-only": errno.EROFS, "broken": errno.EIO}
 CLOCKS = {"clock forward": ("time", 86_400.0), "clock back": ("time", -86_400.0), "asleep": ("monotonic", 3_600.0)}
 KINDS = ("none", *SIGNALS, "half written", *ERRORS, "delete", "reader", "other", *CLOCKS)
 NAMED = ("os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink")
+NO_SPACE_NEEDED = ("os.rename", "os.remove", "os.rmdir", "os.truncate")
 WRITING = os.O_WRONLY | os.O_RDWR
 
 
@@ -62,6 +63,7 @@ class Outcome:
     operations: int = 0  # on files, where it lived to tell
     happened: bool = False  # whether the disturbance came
     seconds: float = 0.0
+    unsynced: list[str] = field(default_factory=list)  # files that took their names before they were on the disk
 
     @property
     def failed_well(self) -> bool:
@@ -121,8 +123,9 @@ class Process:
         out, err = ((self.folder / name).read_text(errors="replace") for name in ("out", "err"))
         operations = (self.folder / "operations").read_text() if (self.folder / "operations").exists() else ""
         happened = (self.folder / "happened").exists()
+        unsynced = (self.folder / "unsynced").read_text().splitlines() if operations else []
         shutil.rmtree(self.folder)
-        return Outcome(code, out, err, int(operations or 0), happened, time.monotonic() - self.began)
+        return Outcome(code, out, err, int(operations or 0), happened, time.monotonic() - self.began, unsynced)
 
 
 def start(
@@ -193,6 +196,7 @@ def _main(arguments: list[str], disturbance: Disturbance, folder: Path, printed:
         return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     finally:
         watch.stop()
+        (printed / "unsynced").write_text("\n".join(watch.unsynced))
         (printed / "operations").write_text(str(watch.count))
 
 
@@ -217,6 +221,8 @@ class _Watch:
         self.disturbance, self.folder, self.printed = disturbance, f"{folder}{os.sep}", printed
         self.count, self.pid, self.watching = 0, os.getpid(), False
         self.names: dict[int, str] = {}  # of open files, by their descriptor
+        self.unwritten: set[str] = set()  # files that are perhaps not on the disk yet
+        self.unsynced: list[str] = []
 
     def install(self) -> None:
         """For as long as this process lives: audit hooks cannot be taken back."""
@@ -232,11 +238,12 @@ class _Watch:
 
         def watched_sync(descriptor: int) -> None:
             number = descriptor if isinstance(descriptor, int) else descriptor.fileno()
-            self.on_operation(self.names.get(number) or _name(number))
+            self.on_operation(self.names.get(number) or _name(number), "fsync")
             sync(descriptor)
 
         def watched_write(descriptor: int, data: bytes) -> int:
-            self.on_operation(self.names.get(descriptor) or _name(descriptor), lambda: write(descriptor, _half(data)))
+            name = self.names.get(descriptor) or _name(descriptor)
+            self.on_operation(name, "write", lambda: write(descriptor, _half(data)))
             return write(descriptor, data)
 
         builtins.open, io.open, os.fsync, os.write = watched_open, watched_open, watched_sync, watched_write
@@ -251,25 +258,31 @@ class _Watch:
         if event == "open":
             path, _, flags = arguments
             if isinstance(path, str | bytes | os.PathLike) and isinstance(flags, int) and flags & WRITING:
-                self.on_operation(path)
+                self.on_operation(path, event)
         elif event in NAMED:
-            self.on_operation(arguments[1] if event in ("os.rename", "os.symlink", "os.link") else arguments[0])
+            if event == "os.rename" and os.path.abspath(os.fsdecode(arguments[0])) in self.unwritten:
+                self.unsynced.append(os.path.basename(os.fsdecode(arguments[1])))
+            self.on_operation(arguments[1] if event in ("os.rename", "os.symlink", "os.link") else arguments[0], event)
 
-    def on_operation(self, path: Any, write_half: Callable[[], object] | None = None) -> None:
+    def on_operation(self, path: Any, event: str, write_half: Callable[[], object] | None = None) -> None:
         """Called before each operation."""
         if not self.watching or os.getpid() != self.pid or isinstance(path, int):
             return
         path = os.path.abspath(os.fsdecode(path))
         if not path.startswith(self.folder):
             return
+        if event in ("open", "write"):
+            self.unwritten.add(path)
+        elif event == "fsync":
+            self.unwritten.discard(path)
         self.count += 1
         kind, at = self.disturbance.kind, self.disturbance.at
         if at and self.count == at:
             self._unwatched(self._happen, kind, write_half)
-        if at and self.count >= at and kind in ERRORS:
+        if at and self.count >= at and kind in ERRORS and not (kind == "full" and event in NO_SPACE_NEEDED):
             number = ERRORS[kind]
             # As the system reports it: a call that names a file names it in its error, a write or an fsync does not.
-            raise OSError(number, os.strerror(number), *([path] if write_half is None else []))
+            raise OSError(number, os.strerror(number), *([] if event in ("write", "fsync") else [path]))
 
     def _unwatched(self, function: Callable[..., None], *arguments: Any) -> None:
         self.watching = False
@@ -307,7 +320,7 @@ class _WatchedFile:
 
     def write(self, data: Any) -> int:
         name = self._watch.names.get(self._stream.fileno(), "")
-        self._watch.on_operation(name, lambda: (self._stream.write(_half(data)), self._stream.flush()))
+        self._watch.on_operation(name, "write", lambda: (self._stream.write(_half(data)), self._stream.flush()))
         return self._stream.write(data)
 
     def __enter__(self) -> "_WatchedFile":

@@ -16,6 +16,7 @@ import typer
 import yaml
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
+from hypothesis.configuration import set_hypothesis_home_dir
 from PIL import Image
 
 from torture import injection
@@ -24,7 +25,6 @@ from torture.injection import Outcome
 from torture.material import CLASSES, Material, chance, empty_folder
 from vitling.recipes import load_recipe, to_dict
 
-EXAMPLES = 10  # of one kind in one trial
 SECONDS = 120.0  # after which a command counts as hanging, on a machine that has much else to do
 EXTRA_MEMORY = 6 * 2**30  # bytes that an input of a few kilobytes may cost
 TINY = ("img_size=8", "epochs=1", "batch_size=8", "optim.warmup_epochs=0", "augment.crop=none")
@@ -73,6 +73,7 @@ class Inputs(Part):
     def __init__(self, folder: Path, seed: int, seconds: float):
         super().__init__(folder, seed, seconds)
         self.material = Material(folder / "material")
+        set_hypothesis_home_dir(folder)  # else it keeps its tables in the present folder
 
     def try_one(self, number: int, tally: Tally) -> None:
         kind = list(KINDS)[number % len(KINDS)]
@@ -81,7 +82,7 @@ class Inputs(Part):
 
         @hypothesis.seed(draw)
         @settings(
-            max_examples=EXAMPLES,
+            max_examples=self.examples,
             phases=[Phase.generate],
             deadline=None,
             database=None,
@@ -205,7 +206,7 @@ def odd_arrays(draw: Callable[[st.SearchStrategy], Any]) -> np.ndarray:
 RUN_FILES = """
     recipe.yaml run.json metrics.jsonl timing.jsonl gradients.jsonl calibration.json evaluation-test.json
     best/config.json best/model.safetensors last/config.json last/model.safetensors checkpoint/manifest.json
-""".split()
+""".split()  # noqa: SIM905
 
 
 def draw_run(data: st.DataObject, material: Material, place: Path) -> list:

@@ -23,11 +23,11 @@ class Kills(Part):
 
     def try_one(self, number: int, tally: Tally) -> None:
         case, draw = CASES[number % len(CASES)], chance(self.seed, self.name, number)
-        operations = self.stage.undisturbed(case).operations
+        whole = self.stage.undisturbed(case)
         folder = empty_folder(self.folder / "disturbed")
-        happened, problem = [], ""
-        for _ in range(draw.randint(1, MOST_KILLS)):
-            disturbance = Disturbance(draw.choice(KINDS), draw.randint(1, operations))
+        happened, problem = [], f"{whole.unsynced[0]} took its name before it was on the disk" if whole.unsynced else ""
+        for _ in range(0 if problem else draw.randint(1, MOST_KILLS)):
+            disturbance = Disturbance(draw.choice(KINDS), draw.randint(1, whole.operations))
             outcome = self.stage.run(case, folder, disturbance)
             if outcome.happened:
                 happened.append(str(disturbance))
