@@ -2,11 +2,13 @@
 
 PYTHON ?= python3
 WORKERS ?= 2
+MINUTES ?= 4
+SEED ?= 0
 BIN := .venv/bin
 OLDEST := .venv-oldest/bin
 INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo check test test-oldest lint format setup clean
+.PHONY: demo check test test-oldest torture lint format setup clean
 
 # Trains two small models on digits, compares them and says why one is better.
 demo: setup
@@ -25,6 +27,10 @@ test: lint
 test-oldest: .venv-oldest/installed
 	$(OLDEST)/pytest -n $(WORKERS) --dist worksteal -m "not slow" tests/unit
 	$(OLDEST)/pytest -n $(WORKERS) --dist loadfile -k "app or export or resumed" tests/integration
+
+# Kills, faults, bad input, attacks on the page and a soak, for minutes; docs/reliability.md. A few seconds of it are among the tests.
+torture: setup
+	$(BIN)/python -m torture --minutes $(MINUTES) --seed $(SEED)
 
 lint: setup
 	$(BIN)/ruff format --check .
@@ -54,4 +60,4 @@ setup: .venv/installed
 
 # Removes what the other targets made; runs and the demo's folder stay.
 clean:
-	rm -rf .venv .venv-oldest build dist .coverage .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-oldest build dist .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

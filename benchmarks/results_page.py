@@ -13,14 +13,14 @@ from vitling.files import write_text
 RESULTS = Path(__file__).parents[1] / "docs" / "results.md"
 
 
-def fill(name: str, text: str) -> None:
+def fill(name: str, text: str, page: Path = RESULTS) -> None:
     """Replace what stands between the markers of that name; they must be on the page."""
     begin, end = f"<!-- {name} -->", f"<!-- /{name} -->"
-    page = RESULTS.read_text()
-    if begin not in page or end not in page:
-        raise SystemExit(f"{RESULTS} has no markers {begin} and {end}; write them where the table belongs.")
-    before, _, rest = page.partition(begin)
-    write_text(RESULTS, f"{before}{begin}\n{text.strip()}\n{end}{rest.partition(end)[2]}")
+    content = page.read_text()
+    if begin not in content or end not in content:
+        raise SystemExit(f"{page} has no markers {begin} and {end}; write them where the table belongs.")
+    before, _, rest = content.partition(begin)
+    write_text(page, f"{before}{begin}\n{text.strip()}\n{end}{rest.partition(end)[2]}")
 
 
 if __name__ == "__main__":

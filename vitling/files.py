@@ -6,7 +6,9 @@ What we read is a file, not a device or a pipe.
 import errno
 import json
 import os
+import re
 import secrets
+import shutil
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,7 +26,7 @@ _KINDS = {
     stat.S_ISBLK: "a device",
     stat.S_ISSOCK: "a socket",
 }
-_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
+_TEMPORARY = re.compile(r"\..*\.vitling-[0-9a-f]{8}(\..*)?", re.DOTALL)  # a name that nobody else gives
 
 Ours = Callable[[Path], bool]  # whether a file that exists is one that we wrote
 
@@ -40,7 +42,7 @@ def replacing(path: str | os.PathLike, ours: Ours | None = None) -> Iterator[Pat
     a folder that is ours altogether: one that was empty when we claimed it, and that is checked before we go on in it.
     """
     path = Path(os.path.realpath(path))  # a link stays a link: what it points to is replaced
-    temporary = path.with_name(f".{path.stem[:100]}.{secrets.token_hex(4)}{path.suffix}")
+    temporary = temporary_place(path)
     try:
         with _explained(path, temporary):
             _refuse_special(path)
@@ -56,6 +58,18 @@ def replacing(path: str | os.PathLike, ours: Ours | None = None) -> Iterator[Pat
     finally:
         if temporary.exists():
             temporary.unlink()
+
+
+def temporary_place(path: Path) -> Path:
+    """A new name beside `path`, for what takes its place when it is whole."""
+    return path.with_name(f".{path.stem[:100]}.vitling-{secrets.token_hex(4)}{path.suffix}")
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what a process that was killed left half written in a folder. For whoever alone writes there."""
+    for path in folder.iterdir():
+        if _TEMPORARY.fullmatch(path.name):
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def _refuse_special(path: Path) -> None:
@@ -113,13 +127,14 @@ def starting_with(*beginnings: bytes, mark: bytes = b"", within: int = 4096) -> 
 
 @contextmanager
 def _explained(path: Path, temporary: Path | None = None) -> Iterator[None]:
-    """A disk that is full or closed to us is something the user can fix."""
+    """A disk that is full, broken or closed to us is something the user can fix."""
     try:
         yield
     except OSError as error:
         if error.errno in _FULL:
             raise UserError(f"no space left on the device for {path}; free some, or write elsewhere.") from error
-        if error.errno in _FORBIDDEN and error.filename in (str(temporary), str(path), str(path.parent)):
+        # A write or an fsync that fails names no file.
+        if error.errno and error.filename in (None, str(temporary), str(path), str(path.parent)):
             raise UserError(f"cannot write {path}: {error.strerror}.") from error
         raise
 

@@ -174,7 +174,8 @@ def resolve(command: str) -> None:
         extras = re.findall(r"^(\w+) = \[", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
         assert {extra for group in re.findall(r"\[([\w,]+)\]", command) for extra in group.split(",")} <= set(extras)
     elif program == "python":
-        script = (ROOT / arguments[0]).read_text()
+        path = f"{arguments[1]}/__main__.py" if arguments[0] == "-m" else arguments[0]
+        script = (ROOT / path).read_text()
         assert all(word in script for word in arguments[1:] if word.startswith("--"))
     else:
         assert program == "vitling", f"{program} is not a program that the documentation may use"

@@ -15,7 +15,9 @@ from vitling.callbacks import Callback
 from vitling.data.pipeline import contents
 from vitling.data.pipeline.reading import Reading
 from vitling.errors import UserError
+from vitling.files import temporary_place
 from vitling.recipes import Optim, Recipe
+from vitling.runs.run import LOCK
 from vitling.training.beginning import train, train_more
 from vitling.training.settings import Settings
 from vitling.training.signals import Interrupted
@@ -152,6 +154,43 @@ def test_equal_runs_are_equal_files(interrupted, tmp_path):
         assert (tmp_path / "resumed" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
     for file in ("best/model.safetensors", "best/config.json", "last/model.safetensors", "last/config.json"):
         assert (tmp_path / "resumed" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
+
+
+def test_what_a_killed_process_left_half_written_is_removed_by_the_next_one(interrupted, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(interrupted, run)
+    left = [
+        temporary_place(run / name) for name in ("run.json", "best/model.safetensors", "checkpoint/step-000000021.pt")
+    ]
+    left.append(run / "first" / LOCK)  # of a nested run whose process was killed as well
+    left.append(temporary_place(run / "first" / "run.json"))
+    (run / "first").mkdir()
+    for path in left:
+        path.write_bytes(b"half")
+    (run / ".notes").write_text("mine")
+    assert train(RECIPE, run).finished
+    assert not [path for path in left if path.exists()]
+    assert (run / ".notes").read_text() == "mine"
+
+
+class RemoveAt(Callback):
+    """Removes the folder of the run in a given step."""
+
+    def __init__(self, path, step):
+        self.path, self.at = path, step
+
+    def on_step(self, epoch, step, steps, loss, images_per_second):
+        if epoch * steps + step == self.at:
+            shutil.rmtree(self.path)
+
+
+@pytest.mark.parametrize("seconds", [0, 60])  # what is written next: a checkpoint, or a line of a log
+def test_a_run_whose_folder_was_removed_is_one_line_and_never_half_a_run(tmp_path, seconds):
+    run, where = tmp_path / "run", Settings(checkpoint_seconds=seconds)
+    with pytest.raises(UserError, match="was removed or moved while it was written to; the same command begins anew"):
+        train(RECIPE, run, settings=where, callback=RemoveAt(run, 20))
+    assert not run.exists()
+    assert len(train(RECIPE, run).metrics()) == RECIPE.epochs
 
 
 # -- the data ------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import os
 import pytest
 
 from vitling.errors import UserError
-from vitling.files import append_text, replacing, write_bytes, write_text
+from vitling.files import append_text, remove_leftovers, replacing, temporary_place, write_bytes, write_text
 
 
 def test_a_written_file_holds_what_was_given_and_nothing_else_is_left(tmp_path):
@@ -39,6 +39,29 @@ def test_a_full_disk_is_the_users_to_fix(tmp_path):
     with pytest.raises(UserError, match="no space left on the device"), replacing(tmp_path / "a"):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     assert os.listdir(tmp_path) == []
+
+
+def test_a_broken_disk_is_the_users_to_fix_too(tmp_path):
+    for number in (errno.EIO, errno.EFBIG, errno.ESTALE):
+        with pytest.raises(UserError, match=f"cannot write .*a: {os.strerror(number)}"), replacing(tmp_path / "a"):
+            raise OSError(number, os.strerror(number))  # as a write raises it, without the name of a file
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_error_about_another_file_is_not_about_ours(tmp_path):
+    with pytest.raises(FileNotFoundError), replacing(tmp_path / "a"):
+        (tmp_path / "source").read_text()
+
+
+def test_what_a_killed_process_left_is_removed_and_nothing_else(tmp_path):
+    for name in ("run.json", "weights", "odd.na\nme.txt", "x" * 200 + ".safetensors"):
+        temporary_place(tmp_path / name).touch()
+    temporary_place(tmp_path / "folder").mkdir()
+    kept = [".run.json", ".notes.1234abcd.txt", "run.vitling-1234abcd.json", ".a.vitling-12.json"]
+    for name in kept:
+        (tmp_path / name).touch()
+    remove_leftovers(tmp_path)
+    assert sorted(os.listdir(tmp_path)) == sorted(kept)
 
 
 def test_a_folder_in_the_place_of_the_file_is_the_users_to_fix(tmp_path):

@@ -13,6 +13,7 @@ from vitling.data.augment.augment import Augment, Geometry
 from vitling.data.augment.pillow_ops import op_index
 from vitling.data.sources.dataset import Dataset
 from vitling.errors import UserError
+from vitling.files import temporary_place
 from vitling.methods.token_labeling import label_maps as storage
 from vitling.methods.token_labeling.label_maps import Header, LabelMaps
 from vitling.methods.token_labeling.transport import roi_align, transport_labels
@@ -239,6 +240,13 @@ def test_maps_go_on_where_they_stopped(tmp_path):
     written(tmp_path / "maps", header())
     scores, _ = LabelMaps.open(tmp_path / "maps").take(torch.arange(10))
     assert scores[:, 0, 0, 0].tolist() == [0, 0, 0, 0, 4, 5, 6, 7, 8, 9]
+
+
+def test_maps_of_a_process_that_was_killed_before_its_first_file_was_whole_are_begun_again(tmp_path):
+    (tmp_path / "maps").mkdir()
+    temporary_place(tmp_path / "maps" / "maps.json").write_text("{")
+    written(tmp_path / "maps", header())
+    assert sorted(path.name for path in (tmp_path / "maps").iterdir()) == ["maps.json", "part-00000.npy"]
 
 
 def test_other_maps_are_not_written_over(tmp_path):

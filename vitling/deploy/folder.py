@@ -2,7 +2,6 @@
 
 import json
 import os
-import secrets
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from torch import Tensor
 from vitling.deploy.model_card import hub_header, render_card
 from vitling.deploy.target import Export, Target
 from vitling.errors import UserError
-from vitling.files import read_file, write_bytes, write_text
+from vitling.files import read_file, temporary_place, write_bytes, write_text
 from vitling.runs.opening import open_model
 from vitling.runs.timm_folder import read_config
 
@@ -57,7 +56,7 @@ class HubFolder(TimmFolder):
 def _new_folder(path: Path) -> Iterator[Path]:
     """A temporary folder beside `path` that takes its place when the block ends, and is removed when the block fails."""
     path = path.resolve()
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    temporary = temporary_place(path)
     try:
         temporary.mkdir(parents=True)
         yield temporary

@@ -23,7 +23,7 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ from torch import nn
 import vitling
 from vitling.data.pipeline.preprocessing import Preprocessing
 from vitling.errors import UserError, did_you_mean, first_line
-from vitling.files import append_text, check_path, what_else, write_bytes, write_text
+from vitling.files import append_text, check_path, remove_leftovers, what_else, write_bytes, write_text
 from vitling.models.weights import save_for_timm
 from vitling.recipes import Recipe, read_recipe, save_recipe, to_dict
 from vitling.recipes.earlier import complete, earlier_forms
@@ -74,6 +74,7 @@ class Run:
     # The evaluation's Predictions of the best weights on the validation split, right after training in the same process: the
     # page and the calibration then open nothing again. Never written to disk, nor pickled.
     validation: Any = None
+    held = False  # whether this object has locked it
 
     def __init__(self, path: str | Path):
         self.path = check_path(path)
@@ -292,29 +293,48 @@ class Run:
             ) from None
         except OSError as error:
             raise UserError(f"cannot write to {self.path}: {error.strerror or error}.") from None
+        self.held = True
         try:
             yield
         finally:
+            self.held = False
             if os.name != "nt":  # while it is held: nobody else's is removed. Windows cannot, and keeps it
                 (self.path / LOCK).unlink(missing_ok=True)
             lock.release()
             if ours and self.path.exists() and not any(self.path.iterdir()):  # nothing came of it: leave no trace
                 self.path.rmdir()
 
+    def remove_leftovers(self) -> None:
+        """Remove what killed processes left half written. For whoever has locked it and knows that it is theirs."""
+        for folder, inner, files in os.walk(self.path):
+            nested = Run(folder)
+            if LOCK not in files or nested.path == self.path:
+                remove_leftovers(nested.path)
+                continue
+            inner.clear()
+            with suppress(UserError), nested.locked():  # else somebody trains into it
+                nested.remove_leftovers()
+
     # -- writing ---------------------------------------------------------------------------------------------------
+
+    def _place(self, name: str) -> Path:
+        """Where to write. A folder that was removed meanwhile is not made again: the run in it would lack its beginning."""
+        if self.held and not (self.path / LOCK).exists():
+            raise UserError(f"{self.path} was removed or moved while it was written to; the same command begins anew.")
+        return self.path / name
 
     def update(self, **changes: Any) -> None:
         write_text(
-            self.path / "run.json", json.dumps({**self.info, **_jsonable(changes)}, indent=1, ensure_ascii=False)
+            self._place("run.json"), json.dumps({**self.info, **_jsonable(changes)}, indent=1, ensure_ascii=False)
         )
 
     def save_recipe(self, recipe: Recipe) -> None:
         """The resolved recipe of the current part."""
-        save_recipe(recipe, self.path / _recipe_file(self.part))
+        save_recipe(recipe, self._place(_recipe_file(self.part)))
 
     def append(self, file: str, record: dict) -> None:
         """Add a line to one of the logs, in one write."""
-        append_text(self.path / file, json.dumps(record) + "\n")
+        append_text(self._place(file), json.dumps(record) + "\n")
 
     def sizes(self) -> dict[str, int]:
         """Bytes in the logs now; a checkpoint remembers them."""
@@ -358,7 +378,7 @@ class Run:
         """Weights as safetensors and a config.json in timm's format, under best/ or last/."""
         # With what the run knows, so that the folder can predict even where it is copied without the run.
         known = {"vitling": ModelMetadata.of_run(self).to_dict()} if "preprocessing" in self.info else {}
-        save_for_timm(model, self.path / which, model_args=model_args, label_names=class_names, entries=known)
+        save_for_timm(model, self._place(which), model_args=model_args, label_names=class_names, entries=known)
 
     def save_companion(self, name: str, network: nn.Module, class_names: list[str], model_args: dict) -> None:
         """A network that was trained beside the model, in the same form."""
@@ -377,11 +397,11 @@ class Run:
             "step": step,
             "sha256": hashlib.sha256(data).hexdigest(),
         }
-        write_bytes(self.path / "checkpoint" / self.unconfirmed["file"], data)
+        write_bytes(self._place("checkpoint") / self.unconfirmed["file"], data)
 
     def confirm_checkpoint(self) -> None:
         """Let the state that was written last count; older ones than the last two go."""
-        folder, entry = self.path / "checkpoint", self.unconfirmed
+        folder, entry = self._place("checkpoint"), self.unconfirmed
         entries = [*(known for known in self._manifest() if known["step"] < entry["step"]), entry][-KEPT_CHECKPOINTS:]
         write_text(folder / "manifest.json", json.dumps(entries, indent=1))
         for old in folder.iterdir():  # only what we name so: a user may keep copies of their own here

@@ -55,12 +55,14 @@ def study(
         settings = replace(settings, threads=max(1, torch.get_num_threads() // jobs))
     _check_plan(recipes, seeds, fractions, split, jobs, settings)
     result = Study(folder)
-    with Run(folder).locked():
+    place = Run(folder)
+    with place.locked():
         result.plan(recipes, seeds, fractions, budget_seconds, split)
         _check_data(recipes, split, settings)
         if budget_seconds:
             _measure(result, budget_seconds, settings, callback)
         result.check_runs()
+        place.remove_leftovers()
         result.save()
         _complete(result, jobs, settings, callback)
         result.write_tables()

@@ -79,6 +79,7 @@ def train_more(
         with run.locked() if accelerator.is_main_process else nullcontext():
             if accelerator.is_main_process:
                 run.claim_more(seconds)
+                run.remove_leftovers()
             accelerator.wait_for_everyone()
             _train_rest(run, run.recipe, run.info["asked"], settings, callback, accelerator, dataset)
         accelerator.end_training()
@@ -101,6 +102,8 @@ def train_into(
     with run.locked() if accelerator.is_main_process else nullcontext():
         asked = asked or asked_for(recipe, settings.budget_seconds)
         resuming = run.claim(asked)
+        if accelerator.is_main_process:
+            run.remove_leftovers()
         accelerator.wait_for_everyone()
         if run.finished:
             callback.log(f"{run.path} is finished already: {run.info['stopped']}.")

@@ -20,7 +20,7 @@ from torch import Tensor
 from vitling.data.sources.dataset import Dataset
 from vitling.data.sources.images import Images
 from vitling.errors import UserError
-from vitling.files import check_path, refuse_foreign, what_else, write_text
+from vitling.files import check_path, refuse_foreign, remove_leftovers, what_else, write_text
 from vitling.validation.documents import read_json
 from vitling.validation.values import Range, Side, check, check_fields
 
@@ -99,6 +99,8 @@ class LabelMaps:
     def create(cls, folder: str | os.PathLike, header: Header) -> "LabelMaps":
         """Begin maps in a folder, or resume the same ones after `done` images."""
         folder = Path(folder)
+        if folder.is_dir():
+            remove_leftovers(folder)
         if (folder / "maps.json").exists():
             known, done = read_header(folder)
             identity = [f.name for f in fields(Header) if f.name not in ("data", "annotator")]  # which are only names

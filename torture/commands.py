@@ -1,0 +1,206 @@
+"""The commands that are disturbed, and the files that have to be the same afterwards, to the last bit."""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from torture import injection
+from torture.injection import Disturbance, Outcome
+from torture.material import FRAGILE, Material, empty_folder
+
+# Times differ from run to run, and pages show them; what a checkpoint folder holds depends on when it was interrupted.
+INCOMPARABLE = ("timing.jsonl", "budget.jsonl", "report.html", "study.html", "study.json")
+TIMES = ("wall_seconds", "environment", "test_looks")
+MOST_REPEATS = 8  # of a command that was disturbed, until it ends well
+
+Build = Callable[[Material, Path], list]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A command, made of the material for a folder that it is started in."""
+
+    name: str
+    build: Build
+    exact: bool = True  # the same files every time; a budget looks at the clock
+    reads: bool = False  # has processes that read images
+    trains: bool = True  # into the folder run
+    ranks: int = 1  # processes that train together
+
+
+def _train(*settings: str, data: str = "arrays", flags: tuple[str, ...] = ()) -> Build:
+    def build(material: Material, folder: Path) -> list:
+        name = "-".join(["recipe", *(word.replace("/", ".").replace("=", "-") for word in settings)])
+        filled = [word.replace("{teacher}", str(material.teacher())) for word in settings]
+        recipe = material.recipe(name, *filled)
+        source = material.photos if data == "photos" else material.arrays
+        return ["train", source, "--recipe", recipe, "--out", "run", "--threads", "1", *flags, "--quiet"]
+
+    return build
+
+
+def _more(material: Material, folder: Path) -> list:
+    if not (folder / "run").exists():
+        shutil.copytree(material.run("finished"), folder / "run")
+    return ["train", material.arrays, "--out", "run", "--more", "9s", *OFTEN, "--threads", "1", "--quiet"]
+
+
+def _budget(material: Material, folder: Path) -> list:
+    recipe = material.recipe("budget")
+    return ["train", material.arrays, "--recipe", recipe, "--out", "run", "--budget", "9s", *OFTEN, "--threads", "1"]
+
+
+def _study(material: Material, folder: Path) -> list:
+    recipe = material.recipe("study", "epochs=2")
+    return ["study", f"one: {recipe}", "--seeds", "2", "--out", "run", "--threads", "1", "--quiet"]
+
+
+def _relabel(material: Material, folder: Path) -> list:
+    return ["relabel", material.teacher(), material.arrays, "--out", "run", "--quiet"]
+
+
+def _evaluate(material: Material, folder: Path) -> list:
+    if not (folder / "run").exists():
+        shutil.copytree(material.run("finished"), folder / "run")
+    return ["evaluate", "run", "--quiet"]
+
+
+def _export(material: Material, folder: Path) -> list:
+    return ["export", material.run("finished"), "--to", "timm", "--out", "run", "--quiet"]
+
+
+OFTEN = ("--checkpoint-seconds", "0")  # a state before every step
+STREAMED = ("--memory-gb", "0", "--workers", "1")
+BOOTSTRAP = ("model=boot_vit_test", "method=bootstrap", "method_args.label_smoothing=0")
+LABELS = ("method_args.relabel=auto", "method_args.annotator_epochs=1", "method_args.mixup=0")
+CASES = [
+    Case("supervised", _train(FRAGILE, flags=OFTEN)),
+    Case("supervised, a state per minute", _train(FRAGILE)),
+    Case("bootstrap, joint", _train(*BOOTSTRAP, flags=OFTEN)),
+    Case("bootstrap, shared", _train(*BOOTSTRAP, "method_args.share=true", flags=OFTEN)),
+    Case("distillation", _train("method=distillation", "method_args.teacher={teacher}", flags=OFTEN)),
+    Case("token labeling", _train("model=lvvit_test", "method=token_labeling", *LABELS, flags=OFTEN)),
+    Case(
+        "token bootstrap",
+        _train("model=dhvt_test", "method=token_bootstrap", "model_args.drop_path_rate=0", *LABELS, flags=OFTEN),
+    ),
+    Case("streamed", _train(data="photos", flags=(*STREAMED, *OFTEN)), reads=True),
+    Case("study", _study, trains=False),
+    Case("more", _more, exact=False),
+    Case("SAM, in parts", _train("optim.sam_rho=0.05", "accumulate=2", flags=OFTEN)),
+    Case("Muon, compiled never", _train("optim.name=muon", FRAGILE, flags=OFTEN)),
+    Case("budget", _budget, exact=False),
+    Case("relabel", _relabel, trains=False),
+    Case("evaluate", _evaluate, trains=False),
+    Case("export", _export, trains=False),
+]
+
+
+class Stage:
+    """Runs commands with and without disturbances; undisturbed ones once."""
+
+    def __init__(self, material: Material, folder: Path):
+        self.material, self.folder = material, folder
+        self.known: dict[str, Outcome] = {}
+
+    def undisturbed(self, case: Case) -> Outcome:
+        """How the command ends when nothing happens; its files are in `whole`."""
+        if case.name not in self.known:
+            folder = empty_folder(self.whole(case).parent)
+            outcome = self.run(case, folder)
+            if outcome.code != 0:
+                raise RuntimeError(f"{case.name} failed undisturbed: {outcome.describe()}")
+            self.known[case.name] = outcome
+        return self.known[case.name]
+
+    def whole(self, case: Case) -> Path:
+        return self.folder / "whole" / case.name / "run"
+
+    def run(self, case: Case, folder: Path, disturbance: Disturbance | None = None) -> Outcome:
+        return injection.run(case.build(self.material, folder), folder, disturbance)
+
+    def repeat(self, case: Case, folder: Path) -> str:
+        """Give the same command until it ends well, and compare: the reason where something is wrong."""
+        for _ in range(MOST_REPEATS):
+            if self._is_done(case, folder):
+                break
+            outcome = self.run(case, folder)
+            if outcome.code == 0:
+                break
+            if outcome.code is None or not outcome.failed_well:
+                return f"the same command again: {outcome.describe()}"
+        else:
+            return f"the same command does not resume: {outcome.describe()}"
+        return self.compare(case, folder / "run")
+
+    def _is_done(self, case: Case, folder: Path) -> bool:
+        """Whether a repetition would do more than was asked for: train a third part, or export what is there."""
+        if case.name == "more":
+            info = read_info(folder / "run")
+            return info.get("status") == "finished" and len(info.get("more_seconds", [])) == 1
+        return case.name == "export" and (folder / "run").exists()
+
+    def compare(self, case: Case, run: Path) -> str:
+        self.undisturbed(case)
+        problem = compare_folders(self.whole(case), run) if case.exact else check_budgeted(run)
+        # What is written without a lock might be another process's, and stays.
+        return problem or ("" if case.name in ("evaluate", "export") else find_litter(run.parent))
+
+
+def compare_folders(wanted: Path, found: Path) -> str:
+    """What differs first between two results; nothing where they are equal."""
+    ours, theirs = _comparable(wanted), _comparable(found)
+    if ours.keys() != theirs.keys():
+        lost, new = sorted(ours.keys() - theirs.keys()), sorted(theirs.keys() - ours.keys())
+        return f"files differ: {lost or 'none'} lost, {new or 'none'} new"
+    for name, path in ours.items():
+        if path.name == "run.json":
+            known, now = read_info(path.parent), read_info(theirs[name].parent)
+            differing = [key for key in known if key not in TIMES and known[key] != now.get(key)]
+            if differing:
+                return f"{name} differs in {', '.join(differing)}"
+        elif path.read_bytes() != theirs[name].read_bytes():
+            return f"{name} differs from that of the undisturbed command"
+    return ""
+
+
+def check_budgeted(run: Path) -> str:
+    """A run whose length depends on the clock cannot repeat another one; it can be finished, whole and in itself correct."""
+    info = read_info(run)
+    metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    looks = [json.loads(line) for line in (run / "budget.jsonl").read_text().splitlines()]
+    steps = [line["step"] for line in metrics]
+    best = max((line["val_top1"], -line["val_loss"]) for line in metrics)
+    for wrong, what in (
+        (info.get("status") != "finished", f"run.json says {info.get('status')}"),
+        (steps != sorted(set(steps)), f"metrics.jsonl has the steps {steps}"),
+        (steps[-1] != info.get("steps_trained"), f"metrics.jsonl ends at {steps[-1]}, run.json at another step"),
+        (looks[-1]["end"] != steps[-1], f"budget.jsonl ends at {looks[-1]['end']}, the run at {steps[-1]}"),
+        (best[0] != info.get("best", {}).get("val_top1"), "run.json's best is not that of metrics.jsonl"),
+        (not (run / "best" / "model.safetensors").exists(), "there are no best weights"),
+    ):
+        if wrong:
+            return what
+    return ""
+
+
+def find_litter(folder: Path) -> str:
+    """Locks, parts of files and temporary folders that nobody removed."""
+    left = sorted(str(path.relative_to(folder)) for path in folder.rglob(".*"))
+    return f"left behind: {', '.join(left)}" if left else ""
+
+
+def _comparable(folder: Path) -> dict[str, Path]:
+    files = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        name: path
+        for name, path in files.items()
+        if path.name not in INCOMPARABLE and path.parent.name != "checkpoint" and not path.name.startswith(".")
+    }
+
+
+def read_info(run: Path) -> dict:
+    path = run / "run.json"
+    return json.loads(path.read_text()) if path.exists() else {}
