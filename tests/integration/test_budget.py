@@ -136,9 +136,9 @@ def test_the_command_trains_a_finished_run_further(tmp_path):
     run = tmp_path / "run"
     train = ["train", "digits", "--recipe", "digits/vit_nano", "epochs=1", "optim.warmup_epochs=0", "--out", run]
     assert start(*train).returncode == 0
-    shown = start("train", "digits", "--out", run, "--more", "8s")
+    shown = start("train", "digits", "--out", run, "--more", "20s")
     assert shown.returncode == 0, shown.stderr
-    assert vitling.load_run(run).info["more_seconds"] == [8.0]
+    assert vitling.load_run(run).info["more_seconds"] == [20.0]
     assert "epochs are done" in shown.stdout
     assert "was trained on" in error("train", tmp_path, "--out", run, "--more", "8s")
     assert "say which, with --out" in error("train", "digits", "--more", "8s")

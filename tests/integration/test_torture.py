@@ -44,11 +44,11 @@ def disturb(folder, kind, at, *more):
 
 
 def test_a_disturbance_comes_at_its_operation(tmp_path):
-    ended = disturb(tmp_path, "half written", 12)
+    ended = disturb(tmp_path, "half written", 14)
     assert ended.returncode == 1
     assert "exit code -9" in ended.stderr
     (half,) = (tmp_path / "run").rglob(".*.vitling-*")  # what was being written
-    full = disturb(tmp_path, "full", 12)
+    full = disturb(tmp_path, "full", 14)
     assert "exit code 2: error: no space left on the device" in full.stderr
     assert not half.exists()
     assert disturb(tmp_path, "none", 0).returncode == 0

@@ -55,7 +55,7 @@ def test_the_page_shows_what_was_tried_and_measured(tmp_path):
     (tmp_path / "page.md").write_text("before\n<!-- torture -->\nold\n<!-- /torture -->\nafter\n")
     fill("torture", markdown(tallies, {"dice": Dice, "coins": Coins}, "With `make torture`"), tmp_path / "page.md")
     page = (tmp_path / "page.md").read_text()
-    assert "| `dice` | rolls of dice (2 rolls) | 2 | 2 |" in page
+    assert f"| `dice` | rolls of dice (2 rolls) | 2 | {tallies[0].held} |" in page
     assert "| sides | 2 |" in page
     assert "old" not in page
     assert page.endswith("after\n")

@@ -18,8 +18,8 @@ def read_batches(loader: DataLoader) -> Iterator[Any]:
 def _explained(begun: Iterator[Any]) -> Iterator[Any]:
     try:
         yield from begun
-    except RuntimeError as error:
-        if not str(error).startswith("DataLoader worker (pid"):
+    except (RuntimeError, ConnectionError, EOFError) as error:  # the latter where it dies while it hands over a batch
+        if isinstance(error, RuntimeError) and not str(error).startswith("DataLoader worker (pid"):
             raise
         raise UserError(
             "a process that reads images died, perhaps because memory ran out; what was saved stays, and the same command goes "
