@@ -28,12 +28,7 @@ pytestmark = pytest.mark.slow
 
 SHARE = float(os.environ.get("VITLING_DAMAGE", "0.02"))  # of the damages of single values
 CHEAP = ("evaluate", "predict", "calibrated", "export")
-DEAR_ONES = (
-    "removed",
-    "cut",
-    "a pipe",
-    "an empty group",
-)  # damages that the slower commands meet too, unless all are asked for
+DEAR_ONES = ("cut", "an empty group")  # damages that the slower commands meet too, unless all are asked for
 FILES = {
     "recipe.yaml": "yaml",
     "run.json": "json",
