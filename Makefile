@@ -8,7 +8,7 @@ BIN := .venv/bin
 OLDEST := .venv-oldest/bin
 INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo check test test-oldest torture lint format setup clean
+.PHONY: demo check test test-oldest torture docs dist lint format setup clean
 
 # Trains two small models on digits, compares them and says why one is better.
 demo: setup
@@ -31,6 +31,15 @@ test-oldest: .venv-oldest/installed
 # Kills, faults, bad input, attacks on the page and a soak, for minutes; docs/reliability.md. A few seconds of it are among the tests.
 torture: setup
 	$(BIN)/python -m torture --minutes $(MINUTES) --seed $(SEED)
+
+# The site, into site/: open site/index.html. A link that leads nowhere is an error.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict  # --quiet would hide warnings from --strict, too
+
+# What a release uploads, into dist/, checked.
+dist: setup
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/twine check --strict dist/*
 
 lint: setup
 	$(BIN)/ruff format --check .
@@ -60,4 +69,4 @@ setup: .venv/installed
 
 # Removes what the other targets made; runs and the demo's folder stay.
 clean:
-	rm -rf .venv .venv-oldest build dist .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-oldest build dist site .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

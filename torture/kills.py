@@ -1,27 +1,21 @@
 """Kills: a command is ended at random operations on its files, several times, and repeated until it is done."""
 
-from pathlib import Path
-
-from torture.bench import Part, Tally
-from torture.commands import CASES, Case, Stage
+from torture.bench import Tally
+from torture.commands import CASES, Case, StagedPart
 from torture.injection import Disturbance, Outcome
-from torture.material import Material, chance, empty_folder
+from torture.material import chance, empty_folder
 
 MOST_KILLS = 4  # of one command
 KINDS = ("kill", "kill", "half written", "half written", "interrupt", "terminate")
 CODES = {"kill": -9, "half written": -9, "interrupt": 130, "terminate": 143}
 
 
-class Kills(Part):
+class Kills(StagedPart):
     name = "kills"
     about = "commands that were ended at random operations on files, up to four times each, and repeated: equal files"
     share = 3.0
 
-    def __init__(self, folder: Path, seed: int, seconds: float):
-        super().__init__(folder, seed, seconds)
-        self.stage = Stage(Material(folder / "material"), folder)
-
-    def try_one(self, number: int, tally: Tally) -> None:
+    def disturb(self, number: int, tally: Tally) -> None:
         case, draw = CASES[number % len(CASES)], chance(self.seed, self.name, number)
         whole = self.stage.undisturbed(case)
         folder = empty_folder(self.folder / "disturbed")

@@ -1,12 +1,15 @@
 """vitling grows Vision Transformers from scratch on small image datasets.
 
-Importing it registers our families with timm, so that `timm.create_model("dhvt_tiny_cifar_patch4")` builds them.
+Importing it registers our families with timm, so that `timm.create_model("dhvt_tiny_cifar_patch4")` builds them. The command, a
+machine without torch and a program that sets VITLING_WITHOUT_TORCH=1 do without: an ONNX file is predicted with in a second.
 """
 
 __version__ = "0.2.0.dev0"
 
+import os as _os
 import sys as _sys
 from importlib import import_module as _import_module
+from importlib.util import find_spec as _find_spec
 from pathlib import Path as _Path
 
 from vitling._deprecated import accept_old_arguments as _accept_old_arguments
@@ -15,12 +18,17 @@ from vitling._deprecated import find_old_name as _find_old_name
 # The public names and the module each lives in; they load on first use.
 _PUBLIC = {
     "Callback": "vitling.callbacks",
+    "NotebookProgress": "vitling.cli.terminal.notebook",
+    "Predictor": "vitling.deploy.predictor",
     "Recipe": "vitling.recipes",
     "Settings": "vitling.training.settings",
     "UserError": "vitling.errors",
     "ViTClassifier": "vitling.estimator",
     "evaluate": "vitling.evaluation.evaluation",
+    "examine": "vitling.planning.checkup",
     "export": "vitling.deploy.export",
+    "import_plugin": "vitling.plugins",
+    "improve": "vitling.improvement.improvement",
     "load_recipe": "vitling.recipes",
     "load_run": "vitling.runs.run",
     "load_weights": "vitling.models.weights",
@@ -35,7 +43,14 @@ _PUBLIC = {
     "train": "vitling.training.beginning",
     "train_more": "vitling.training.beginning",
 }
-_LIGHT = ("vitling.callbacks", "vitling.errors", "vitling.recipes")  # need no torch
+_LIGHT = {  # need no torch; predicting does for all but some exported files
+    "vitling.callbacks",
+    "vitling.deploy.prediction",
+    "vitling.deploy.predictor",
+    "vitling.errors",
+    "vitling.plugins",
+    "vitling.recipes",
+}
 _PACKAGES = ("data", "diagnose", "methods", "models", "recipes")  # as in vitling.diagnose.linear_cka
 __all__ = ["__version__", "register_models", *sorted(_PUBLIC)]
 
@@ -68,5 +83,12 @@ def _is_the_command() -> bool:
     return _Path(*_sys.argv[:1]).stem == "vitling"
 
 
-if not _is_the_command():
+def _does_without_torch() -> bool:
+    """Whether this is a machine, or a program, that only predicts with exported files; torch takes seconds to load."""
+    if _sys.modules.get("torch") is not None:
+        return False
+    return bool(_os.environ.get("VITLING_WITHOUT_TORCH")) or _find_spec("torch") is None
+
+
+if not _is_the_command() and not _does_without_torch():
     register_models()

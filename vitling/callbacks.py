@@ -43,3 +43,10 @@ class StudyCallback(Callback):
 
     def on_run_end(self, label: str, outcome: str) -> None:
         """The score, or the reason for the failure."""
+
+
+class ImproveCallback(StudyCallback):
+    """The same for an improvement, which is several studies."""
+
+    def on_change(self, improvement: Any) -> None:  # an `improvement.record.Improvement`
+        """A round begins or ends, or the result is there."""

@@ -26,6 +26,7 @@ _KINDS = {
     stat.S_ISBLK: "a device",
     stat.S_ISSOCK: "a socket",
 }
+_URL = re.compile(r"[a-z][a-z0-9+.]+:/")
 _TEMPORARY = re.compile(r"\..*\.vitling-[0-9a-f]{8}(\..*)?", re.DOTALL)  # a name that nobody else gives
 
 Ours = Callable[[Path], bool]  # whether a file that exists is one that we wrote
@@ -41,6 +42,7 @@ def replacing(path: str | os.PathLike, ours: Ours | None = None) -> Iterator[Pat
     `ours` tells our own earlier file, which is replaced, from anybody else's, which is refused. It may only be left out inside
     a folder that is ours altogether: one that was empty when we claimed it, and that is checked before we go on in it.
     """
+    path = check_writable(path)
     path = Path(os.path.realpath(path))  # a link stays a link: what it points to is replaced
     temporary = temporary_place(path)
     try:
@@ -60,15 +62,29 @@ def replacing(path: str | os.PathLike, ours: Ours | None = None) -> Iterator[Pat
             temporary.unlink()
 
 
+def check_writable(path: str | os.PathLike) -> Path:
+    """Refuse a URL: it would become folders here that are called so."""
+    if _URL.match(os.fspath(path)):
+        raise UserError(
+            f"cannot write {os.fspath(path)}: only runs and studies are written to other storage; give a path."
+        )
+    return Path(path)
+
+
 def temporary_place(path: Path) -> Path:
     """A new name beside `path`, for what takes its place when it is whole."""
     return path.with_name(f".{path.stem[:100]}.vitling-{secrets.token_hex(4)}{path.suffix}")
 
 
+def is_temporary(name: str) -> bool:
+    """Whether a file is half written, or was left so by a process that was killed."""
+    return _TEMPORARY.fullmatch(name) is not None
+
+
 def remove_leftovers(folder: Path) -> None:
     """Remove what a process that was killed left half written in a folder. For whoever alone writes there."""
     for path in folder.iterdir():
-        if _TEMPORARY.fullmatch(path.name):
+        if is_temporary(path.name):
             shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 

@@ -21,10 +21,11 @@ def flat(tree, path=""):
 def test_a_run_repeats_what_was_recorded(name, tmp_path):
     RUNS[name](tmp_path / "run")
     found, own = what_is_left(tmp_path / "run"), find_record()
-    if own:
+    if own and name in own["runs"]:
         assert found == own["runs"][name]
     else:  # another processor rounds differently
-        assert dict(flat(found)) == pytest.approx(dict(flat(records()[0]["runs"][name])), rel=0.02, abs=0.02)
+        known = next(record["runs"][name] for record in records() if name in record["runs"])
+        assert dict(flat(found)) == pytest.approx(dict(flat(known)), rel=0.02, abs=0.02)
 
 
 @pytest.mark.parametrize("record", records(), ids=lambda record: record["machine"]["processor"])
@@ -36,4 +37,6 @@ def test_the_records_are_of_the_same_training():
     """Whatever the processor: the numbers agree as numbers, and so the same was run."""
     first, *others = records()
     for other in others:
-        assert dict(flat(other["runs"])) == pytest.approx(dict(flat(first["runs"])), rel=0.02, abs=0.02)
+        both = first["runs"].keys() & other["runs"].keys()  # a run that changed is recorded anew where it can be run
+        mine, theirs = ({name: record["runs"][name] for name in both} for record in (first, other))
+        assert dict(flat(theirs)) == pytest.approx(dict(flat(mine)), rel=0.02, abs=0.02)

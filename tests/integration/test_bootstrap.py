@@ -16,7 +16,9 @@ from ten_classes import write_ten_classes
 
 import vitling
 from vitling.callbacks import Callback
+from vitling.errors import UserError
 from vitling.recipes import Augment, Optim, Recipe, override, replace, save_recipe
+from vitling.runs.run import load_run
 from vitling.training.beginning import train
 from vitling.training.settings import Settings
 from vitling.training.signals import Interrupted
@@ -101,6 +103,8 @@ FIXED_STATISTICS = """
 import torch
 torch.nn.BatchNorm2d.forward = lambda self, x: torch.nn.functional.batch_norm(
     x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
+from vitling.training.batch_norm import CpuSyncBatchNorm
+CpuSyncBatchNorm.forward = torch.nn.BatchNorm2d.forward
 from vitling.cli.main import main
 main()
 """
@@ -182,6 +186,24 @@ def test_a_student_trains_and_resumes_with_a_teacher_from_a_run(tmp_path):
     run = train(recipe, tmp_path / "run")
     assert run.metrics() == whole.metrics()
     assert {"train_student_label", "train_student_from_teacher"} <= run.metrics()[-1].keys()
+
+
+def test_a_teacher_that_is_trained_first_has_not_seen_what_is_held_out_and_is_found_again(tmp_path):
+    recipe = replace(RECIPE, method="distillation", method_args=dict(teacher="auto", teacher_epochs=1))
+    whole = train(recipe, tmp_path / "whole")
+    teacher = load_run(tmp_path / "whole" / "teacher")
+    assert (teacher.recipe.model, teacher.recipe.epochs) == ("resnet9_nano", 1)
+    assert (teacher.recipe.seed, teacher.recipe.val_fraction) == (recipe.seed, recipe.val_fraction)
+    assert teacher.info["data"] == whole.info["data"]
+    with pytest.raises(Interrupted):
+        train(recipe, tmp_path / "run", callback=StopAt(3))
+    assert train(recipe, tmp_path / "run").metrics() == whole.metrics()
+
+
+def test_epochs_of_a_teacher_that_is_not_trained_are_refused(tmp_path):
+    recipe = replace(RECIPE, method="distillation", method_args=dict(teacher="resnet18", teacher_epochs=1))
+    with pytest.raises(UserError, match=r"teacher_epochs=1 is for method_args\.teacher=auto"):
+        train(recipe, tmp_path / "run")
 
 
 # -- it helps ------------------------------------------------------------------------------------------------------------

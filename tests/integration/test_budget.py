@@ -118,6 +118,16 @@ def test_a_further_part_that_dies_resumes_as_itself(tmp_path, step):
     assert any(not torch.equal(changed[name], weights[name]) for name in weights)
 
 
+def test_a_further_part_that_cannot_begin_leaves_the_run_finished(tmp_path):
+    path = tmp_path / "run"
+    before = vitling.train(RECIPE, path, settings=Settings(threads=1)).info
+    with pytest.raises(UserError, match=r"of the budget of 0\.01 s, less than"):
+        vitling.train_more(path, 0.01, settings=Settings(threads=1))
+    after = vitling.load_run(path).info
+    assert after.pop("more_seconds") == after.pop("parts") == []
+    assert after == before
+
+
 def test_what_is_not_finished_is_not_trained_further(tmp_path):
     with pytest.raises(SystemExit):
         vitling.train(

@@ -174,8 +174,14 @@ def test_every_command_that_shows_progress_can_be_quiet():
     commands = [command.name or command.callback.__name__ for command in app.registered_commands]
     assert commands[:4] == ["demo", "plan", "train", "evaluate"]
     options = {command: vitling(command, "--help") for command in commands}
-    assert {command for command in commands if "--quiet" not in options[command]} == {"list", "show"}
-    assert {command for command in commands if "--json" not in options[command]} == {"demo", "train", "app", "relabel"}
+    assert {command for command in commands if "--quiet" not in options[command]} == {"doctor", "list", "show"}
+    assert {command for command in commands if "--json" not in options[command]} == {
+        "demo",
+        "train",
+        "app",
+        "relabel",
+        "serve",
+    }
 
 
 def test_another_setting_gets_a_folder_of_its_own_by_default(tmp_path, monkeypatch):

@@ -60,17 +60,37 @@ def test_every_training_run_gets_a_page(runs):
     assert html.count("data:image/png;base64") >= 6
 
 
-def test_the_verdict_tells_the_plain_vit_from_the_dhvt(page):
+def test_a_run_of_few_epochs_is_called_too_short_with_a_command_and_numbers_inside_are_not_judged(page):
     vit, dhvt = json.loads(page.with_suffix(".json").read_text())
-    states = [{f["name"]: f["state"] for f in one["verdict"]} for one in (vit, dhvt)]
-    assert states[0]["early rank"] == "problem"
-    assert states[1]["early rank"] != "problem"
-    problems = [sum(state == "problem" for state in one.values()) for one in states]
-    assert problems[0] > problems[1]
-    finding = next(f for f in vit["verdict"] if f["name"] == "early rank")
-    assert f"{finding['value']:.2f}" in finding["sentence"]
-    assert "DHVT" in finding["reference"]
-    assert "dhvt_nano" in finding["advice"]
+    assert dhvt["evidence"] is None  # of two, the first is asked what limits it
+    assert vit["evidence"]["train_accuracy"] > 0.2
+    assert not [f for f in vit["verdict"] if f["question"] == "inside"]
+    assert vit["indicators"]["early rank"] > 0
+    assert len(vit["advice"]) <= 5
+
+
+def test_a_run_that_diverged_at_once_is_diagnosed_without_weights(tmp_path):
+    run = tmp_path / "run"
+    settings = ["epochs=2", "optim.lr=900", "optim.name=sgd", "optim.warmup_epochs=0"]
+    vitling("train", "digits", *settings, "--recipe", "digits/resnet18_nano", "--out", run, "--quiet", code=2)
+    said = vitling("diagnose", run)
+    assert "is too high" in said
+    assert len(said.strip().splitlines()) <= 8
+    (numbers,) = json.loads((run / "diagnosis.json").read_text())
+    assert numbers["verdict"][0]["name"] == "rate too high"
+    assert numbers["verdict"][0]["command"].startswith("vitling train digits optim.lr=")
+
+
+def test_parts_and_folds_are_trained_in_the_time_asked_for_and_found_again(runs):
+    said = vitling("diagnose", runs / "dhvt_nano", "--learning-curve", "--label-errors", "--budget", "20s", "--json")
+    (numbers,) = json.loads(said)
+    assert "Twice the images would bring about" in numbers["learning_curve"]["sentence"]
+    assert numbers["label_errors"]["how"] == "cross-validation"
+    assert numbers["label_errors"]["images"] == 1438
+    folds = {path: path.stat().st_mtime_ns for path in runs.glob("dhvt_nano/label-errors/*/run.json")}
+    assert len(folds) == 4
+    vitling("diagnose", runs / "dhvt_nano", "--label-errors", "--budget", "10s")
+    assert {path: path.stat().st_mtime_ns for path in folds} == folds
 
 
 def test_the_command_prints_the_verdict_and_keeps_the_raw_numbers(runs):

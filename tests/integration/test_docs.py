@@ -22,7 +22,7 @@ import pytest
 import typer
 from command import call
 from docs_folder import SHORT, break_things, make_folder
-from docs_pages import PAGES, ROOT, Block, blocks, inline_commands, words
+from docs_pages import PAGES, ROOT, TUTORIALS, Block, blocks, inline_commands, words
 
 import vitling
 from vitling.cli.main import app
@@ -34,15 +34,33 @@ pytestmark = pytest.mark.slow
 RESOLVED_PAGES = {
     "results.md": "measurements of minutes to hours",
     "reproducing.md": "tables and figures are made by tests/integration/test_reproduce.py",
+    "five_papers.md": "each paper's own page and tests/integration/test_train.py train these",
 }
 RESOLVED_SUBCOMMANDS = {
+    "improve": "minutes to hours; tests/integration/test_improve.py runs it",
     "app": "serves until it is ended; tests/integration/test_app.py drives it",
+    "serve": "serves until it is ended; tests/unit/test_server.py drives it",
     "demo": "two minutes; tests/integration/test_cli.py runs it",
 }
 RESOLVED = {
+    "vitling diagnose RUN --learning-curve": "trains on parts; tests/integration/test_diagnose.py does",
+    "vitling diagnose RUN --label-errors": "trains on folds; tests/integration/test_diagnose.py does",
     "vitling train path/to/folder --budget 30m --out runs/mine": "half an hour",
+    "vitling train DATA --budget 5m --out runs/first": "five minutes; test_tutorials.py trains such a folder",
     "vitling train photos --out runs/photos --more 30m": "half an hour; tests/integration/test_budget.py trains one further",
     "vitling train cifar100": "a download",
+    "vitling study digits/vit_nano digits/dhvt_nano --jobs 2 --out studies/here": "sixty epochs",
+    **{
+        f"vitling study digits/vit_nano digits/dhvt_nano --on {engine} --out /shared/study": "a cluster; test_engines.py has one"
+        for engine in (
+            "ray",
+            "ray://head:10001 --gpus-per-trial 1",
+            "slurm:partition=gpu,time=240 --gpus-per-trial 1 --threads 8",
+        )
+    },
+    "vitling reproduce dhvt/table6 --scale nano --on ray --out /shared/table6": "a cluster",
+    "vitling train DATA --out s3://bucket/runs/mine": "a bucket; tests/unit/test_remote.py has storage in memory",
+    "vitling evaluate s3://bucket/runs/mine": "the same",
     "vitling train cifar100 --recipe bootstrapping/cifar100_vit_s_joint": "a download and a GPU",
     "vitling train hf:owner/name": "a name in place of a real one",
     "vitling train hf:path/to/saved": "the package datasets, which is optional",
@@ -56,6 +74,7 @@ RESOLVED = {
 # Words that make a command short; the rest is typed as it stands. Training is shortened in `train_briefly`.
 APPENDED = {"study": [*SHORT, "--seeds", "1"], "diagnose": ["--images", "16"]}
 CHECKED_PYTHON = {
+    "improving.md": "an hour; tests/integration/test_improve.py does the same in one minute",
     "python_api.md": "tests/integration/test_python_api.py runs it",
     "reproducing.md": "tests/integration/test_reproduce.py makes the same table",
     "planning.md": "half an hour of training",
@@ -78,7 +97,11 @@ def folder(stand_ins, tmp_path, monkeypatch) -> Path:
 
 
 def has_steps(page: Path) -> bool:
-    return page.name != "troubleshooting.md" and any(b.commands or b.language == "python" for b in blocks(page))
+    return (
+        page not in TUTORIALS
+        and page.name != "troubleshooting.md"
+        and any(b.commands or b.language == "python" for b in blocks(page))
+    )
 
 
 @pytest.mark.parametrize("page", filter(has_steps, PAGES), ids=lambda page: page.name)
@@ -248,6 +271,9 @@ def headings(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
 
 
-def test_the_readme_links_every_page():
+def test_the_readme_is_one_screen_and_leads_to_the_documentation():
     readme = (ROOT / "README.md").read_text()
-    assert [page.name for page in PAGES if page.parent.name == "docs" and f"docs/{page.name}" not in readme] == []
+    assert len(readme.splitlines()) <= 50
+    assert readme.count("![") == 1
+    assert readme.count("|---") == 3  # one table, of three columns
+    assert "docs/index.md" in readme

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -47,7 +48,7 @@ def train_command(folder: Path, epochs: int, *more) -> list[str]:
 
 def start(arguments: list[str], **where) -> subprocess.Popen:
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    return subprocess.Popen(arguments, env=ENVIRONMENT, text=True, **(pipes | where))
+    return subprocess.Popen(arguments, text=True, **({"env": ENVIRONMENT} | pipes | where))
 
 
 def wait_for(path: Path, process: subprocess.Popen) -> None:
@@ -139,6 +140,29 @@ def test_a_killed_reading_process_is_one_line_of_the_command(tmp_path):
     assert process.returncode == 2, err
     assert err.startswith("error: a process that reads images died, perhaps because memory ran out")
     assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_killed_process_of_two_that_train_together_is_one_line_of_the_other(tmp_path, lost):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    common = {
+        **ENVIRONMENT,
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }  # as torchrun does
+    arguments = train_command(tmp_path, 5000, "--checkpoint-seconds", 0)
+    ranks = [start(arguments, env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in (0, 1)]
+    wait_for(tmp_path / "run" / "metrics.jsonl", ranks[0])
+    ranks[lost].kill()
+    _, err = ranks[1 - lost].communicate()
+    assert ranks[1 - lost].returncode == 2, err
+    assert err.startswith("error: another process of this training has ended")
+    assert len(err.splitlines()) == 1
+    ranks[lost].communicate()
+    assert vitling.load_run(tmp_path / "run").load_checkpoint()[0]["step"] > 0
 
 
 # -- nobody reads ----------------------------------------------------------------------------------------------------

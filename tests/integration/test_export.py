@@ -95,7 +95,10 @@ def test_wrong_commands_are_one_line_and_exit_code_2(run, digits, tmp_path):
     (tmp_path / "taken").mkdir()
     (tmp_path / "taken" / "file").touch()
     for arguments, said in (
-        (["export", run, "--to", "tflite"], "cannot export to 'tflite'. Allowed: hf, onnx, timm."),
+        (
+            ["export", run, "--to", "tflite"],
+            "cannot export to 'tflite'. Allowed: hf, onnx, onnx-int8, openvino, pt2, timm.",
+        ),
         (["export", run, "--to", "hf", "--out", tmp_path / "taken"], "exists already and is not overwritten"),
         (["export", tmp_path / "taken"], "is not a run directory"),
         (["predict", run, digits, "--null"], "give - in place of the images"),

@@ -1,4 +1,4 @@
-"""Test crop and interpolation travel with a run: into its evaluation, its predictions and everything that is exported from it."""
+"""Test crop, interpolation and mirror images travel with a run: into its evaluation, its predictions and everything that is exported from it."""
 
 import json
 
@@ -122,6 +122,45 @@ def test_config_json_says_them_as_timm_does_and_timms_transform_gives_our_pixels
         torch.testing.assert_close(
             run.preprocessing().normalize(ours)[0], transform(Image.open(path)), atol=1e-4, rtol=1e-4
         )
+
+
+@pytest.fixture(scope="module")
+def mirrored(folder, tmp_path_factory):
+    recipe = vitling.override(make_recipe(folder), ["test_mirror=true", "augment.hflip=0"])
+    return train(recipe, tmp_path_factory.mktemp("runs") / "mirrored", settings=ONE_THREAD)
+
+
+def test_the_mirror_image_is_asked_too_by_validation_evaluation_and_prediction(mirrored, folder):
+    seen, model = mirrored.preprocessing(), mirrored.load_model()
+    assert seen.test_mirror
+    paths, images = images_of(folder)
+    pixels = np.stack([load_image(images, i, (16, 16), "crop", 3, **_how()) for i in range(len(images))])
+    with torch.inference_mode():
+        first, second = (model(seen.normalize(torch.from_numpy(x.copy()))) for x in (pixels, pixels[..., ::-1]))
+    assert not torch.allclose(first, second, atol=1e-3)
+    mean = (first + second) / 2
+    found = vitling.predict(mirrored.path, paths, calibrated=False)
+    likeliest_first = mean.softmax(1).sort(dim=1, descending=True).values.numpy()
+    np.testing.assert_allclose([p.probabilities for p in found], likeliest_first, atol=1e-5)
+    flipped = torch.from_numpy(pixels[..., ::-1].copy())
+    torch.testing.assert_close(open_model(mirrored.path).logits(flipped), mean, atol=1e-5, rtol=1e-5)
+    result = vitling.evaluate(mirrored.path)
+    correct = sum(p.parent.name == mirrored.class_names[k] for p, k in zip(paths, mean.argmax(1).tolist(), strict=True))
+    assert result.top1 == pytest.approx(correct / len(paths))
+    logits = mirrored.validation.logits
+    with torch.inference_mode():
+        shown = seen.normalize(mirrored.validation.source.images)
+        torch.testing.assert_close(logits, (model(shown) + model(shown.flip(-1))) / 2, atol=1e-4, rtol=1e-4)
+
+
+def test_exports_ask_the_mirror_image_too_and_the_card_says_so(mirrored, folder, tmp_path):
+    pytest.importorskip("onnxruntime", reason='needs pip install "vitling[export]"')
+    paths, _ = images_of(folder)
+    expected = [p.probabilities for p in vitling.predict(mirrored.path, paths)]
+    for to, out in (("timm", tmp_path / "folder"), ("onnx", tmp_path / "model.onnx")):
+        again = [p.probabilities for p in vitling.predict(export(mirrored, to, out).path, paths)]
+        np.testing.assert_allclose(again, expected, atol=1e-4)
+    assert "the mean of an image's and its mirror image's logits" in (tmp_path / "folder" / "README.md").read_text()
 
 
 def test_tokens_of_crops_from_whole_pictures_are_labelled_by_maps_of_whole_pictures(folder, tmp_path):

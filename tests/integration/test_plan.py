@@ -62,7 +62,7 @@ def test_a_plan_gives_a_recipe_a_time_and_a_band(planned):
 def test_a_plan_reads_well_saves_its_recipe_and_fits_a_budget(photographs, tmp_path):
     saved = tmp_path / "mine.yaml"
     settings = [*SMALL, "model=vit_tiny_patch16_224", "model_args.patch_size=1"]
-    shown = vitling("plan", photographs, *settings, "--budget", "30s", "--save", saved)
+    shown = vitling("plan", photographs, *settings, "--budget", "30s", "--save", saved, "--why")
     for part in (
         "unreadable",
         "train/kind1/cut.jpg",
@@ -81,6 +81,19 @@ def test_a_plan_reads_well_saves_its_recipe_and_fits_a_budget(photographs, tmp_p
     assert recipe.optim.warmup_epochs < recipe.epochs
     assert "exists" in error("plan", photographs, "--save", saved)
     assert load_recipe(saved) == recipe
+
+
+def test_a_plan_is_about_ten_lines_and_its_next_command_is_the_one_that_was_planned(photographs):
+    shown = vitling("plan", photographs, *SMALL, "--budget", "30s", "--threads", "1")
+    lines = shown.strip().splitlines()
+    assert len(lines) <= 16
+    assert [line.split()[0] for line in lines if line[:1].strip()] == [
+        *("data", "classes", "images", "unreadable", "leaks", "train", "epochs", "time", "expect"),
+        *("note:", "next:", "why:"),
+    ]
+    asked = f"{photographs} {' '.join(SMALL)} --budget 30s --threads 1"
+    assert f"next: vitling train {asked}\n" in shown
+    assert f"why:  vitling plan {asked} --why" in shown
 
 
 @pytest.mark.slow

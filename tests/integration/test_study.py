@@ -225,3 +225,21 @@ def test_ctrl_c_ends_the_command_with_code_130_and_says_how_to_go_on(tmp_path):
     assert code == 130
     assert "the same command resumes it" in error
     assert json.loads((run / "run.json").read_text())["status"] == "interrupted"
+
+
+def test_runs_that_keep_to_the_clock_end_in_time_and_a_repeated_study_finds_them(tmp_path):
+    arguments = dict(seeds=1, split="val", budget_seconds=8.0, by_clock=True, settings=ONE_THREAD)
+    first = study({"small": SMALL, "fast": FAST}, tmp_path, **arguments)
+    assert not first.speeds  # nothing was measured before
+    for run in first.runs.values():
+        assert run.info["asked"]["budget"] == "8s"
+        assert run.info["epochs_trained"] > 2  # the recipe's
+        assert (run.path / "budget.jsonl").exists()
+    assert "each run keeps to the clock" in first.to_markdown()
+    again = study({"small": SMALL, "fast": FAST}, tmp_path, **arguments)
+    assert again.rows() == first.rows()
+
+
+def test_the_clock_without_a_budget_is_refused(tmp_path):
+    with pytest.raises(UserError, match="give budget_seconds too"):
+        study({"small": SMALL}, tmp_path, by_clock=True)

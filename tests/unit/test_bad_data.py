@@ -68,7 +68,10 @@ def test_no_such_root(tmp_path):
 
 def test_a_single_file_of_another_kind(tmp_path):
     save(tmp_path / "cat.png")
-    assert "is a single .png file; a folder of class folders, .npz, .csv" in message(tmp_path / "cat.png")
+    assert (
+        "is a single .png file; a folder of class folders, of .tar shards or of .parquet tables, and .npz, .zip"
+        in message(tmp_path / "cat.png")
+    )
 
 
 def test_an_empty_folder(tmp_path):

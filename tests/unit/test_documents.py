@@ -129,7 +129,7 @@ def test_a_recipe_may_not_hold_what_is_no_plain_data(tmp_path):
 def test_a_name_that_no_file_can_have_is_one_line(name):
     import vitling
     from vitling.data import open_dataset
-    from vitling.deploy.prediction import find_images
+    from vitling.deploy.inputs import find_images
     from vitling.runs.opening import open_model
 
     functions: list[Any] = [load_recipe, open_dataset, open_model, vitling.load_run, lambda path: find_images([path])]

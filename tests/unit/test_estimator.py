@@ -2,6 +2,7 @@
 
 import gc
 import json
+import pickle
 from functools import partial
 
 import joblib
@@ -9,9 +10,11 @@ import numpy as np
 import pytest
 from PIL import Image
 from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
 from sklearn.datasets import load_digits
 from sklearn.exceptions import NotFittedError
-from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV, cross_val_score, permutation_test_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
@@ -159,7 +162,7 @@ def test_a_run_is_kept_and_found_again(digits, tmp_path):
     again = clone(first).fit(*digits)
     assert again.run_.path == first.run_.path
     assert (again.run_.path / "best" / "model.safetensors").stat().st_mtime_ns == stamp
-    other = clone(first).set_params(seed=1).fit(*digits)
+    other = clone(first).set_params(random_state=1).fit(*digits)
     assert other.run_.path != first.run_.path
     info = json.loads((first.run_.path / "run.json").read_text())
     assert len(info["data"]["fingerprint"]) == 64
@@ -216,6 +219,246 @@ def test_a_listed_image_has_its_own_range(digits):
         tiny(pixel_range=(0, 1)).fit(images, digits[1])
 
 
+# -- what scikit-learn's own estimators take -----------------------------------------------------------------------------
+
+
+def files_of(images, folder):
+    paths = [folder / f"{i}.png" for i in range(len(images))]
+    for image, path in zip(images, paths, strict=True):
+        Image.fromarray(np.rint(image * 255 / 16).astype(np.uint8)).save(path)
+    return [str(path) for path in paths]
+
+
+@pytest.mark.slow
+def test_a_random_state_decides_and_its_former_name_still_does(digits):
+    def answers(**params):
+        return tiny(**params).fit(*digits).predict_proba(digits[0][:5])
+
+    same, other = answers(random_state=3), answers(random_state=4)
+    np.testing.assert_array_equal(answers(random_state=3), same)
+    assert not np.array_equal(other, same)
+    np.testing.assert_array_equal(
+        answers(random_state=np.random.RandomState(5)), answers(random_state=np.random.RandomState(5))
+    )
+    with pytest.warns(DeprecationWarning, match="random_state"):
+        np.testing.assert_array_equal(answers(seed=3), same)
+
+
+def test_without_a_random_state_numpy_draws_one(digits):
+    before = np.random.get_state()
+    np.random.seed(11)
+    try:
+        first, second = (tiny(random_state=None).fit(*digits).recipe_.seed for _ in range(2))
+    finally:
+        np.random.set_state(before)
+    assert first != second
+
+
+@pytest.mark.slow
+def test_the_class_that_counts_is_the_one_that_is_predicted(digits):
+    X, y = digits
+    contrary = np.arange(len(y)) % 3  # labels that images say nothing about
+    for favoured in (0, 2):
+        weight = {c: 1000.0 if c == favoured else 1.0 for c in range(3)}
+        by_class = tiny(epochs=6, class_weight=weight).fit(X, contrary)
+        assert (by_class.predict(X) == favoured).all()
+        by_image = tiny(epochs=6).fit(X, contrary, sample_weight=np.where(contrary == favoured, 500.0, 0.5))
+        np.testing.assert_array_equal(by_image.predict_proba(X), by_class.predict_proba(X))  # only proportions matter
+
+
+@pytest.mark.slow
+def test_balanced_classes_are_those_that_counting_gives(digits):
+    X, y = digits
+    rare = np.flatnonzero((y != 2) | (np.arange(len(y)) % 3 == 0))
+    X, y = X[rare], y[rare]
+    counts = np.bincount(y)
+    by_hand = {c: len(y) / (3 * count) for c, count in enumerate(counts)}
+    balanced, given = tiny(class_weight="balanced").fit(X, y), tiny(class_weight=by_hand).fit(X, y)
+    np.testing.assert_allclose(balanced.predict_proba(X), given.predict_proba(X), rtol=1e-5)
+    assert not np.allclose(balanced.predict_proba(X), tiny().fit(X, y).predict_proba(X))
+
+
+def test_an_image_of_no_weight_is_left_out(digits):
+    X, y = digits
+    weights = np.ones(len(y))
+    weights[:10] = 0
+    without = tiny().fit(X, y, sample_weight=weights)
+    np.testing.assert_array_equal(
+        without.predict_proba(X), tiny(pixel_range=(0, 16)).fit(X[10:], y[10:]).predict_proba(X)
+    )
+
+
+@pytest.mark.parametrize(
+    ("params", "weights", "words"),
+    [
+        ({}, -1.0, "0 or more"),
+        ({}, np.nan, "NaN"),
+        ({}, 0.0, "nothing to learn from"),
+        ({}, [1.0, 2.0], "60 images need"),
+        ({}, ["much"] * 60, "not made of numbers"),
+        ({"class_weight": "even"}, None, "give 'balanced' or a dict"),
+        ({"class_weight": {7: 2.0}}, None, "has 7, which is no class of y"),
+        ({"class_weight": {1: -2.0}}, None, "must be a number, 0 or more"),
+        ({"class_weight": "balanced", "settings": ["balance=loss"]}, None, "both weigh the classes"),
+        ({"augment": "strong"}, None, "True .the recipe's., False"),
+        ({"augment": {"flip": 1.0}}, None, "unknown recipe key 'augment.flip'"),
+        ({"augment": False, "settings": ["augment.hflip=0.5"]}, None, "augment= is given twice"),
+        ({"img_size": 8, "settings": {"img_size": 16}}, None, "img_size= is given twice"),
+        ({"epochs": 2, "settings": ["epochs=3"]}, None, "epochs= is given twice"),
+        ({"settings": "batch_size=8"}, None, "is one text; give a list"),
+        ({"model": "vit_tinny"}, None, "vit_tinny"),
+        ({"random_state": -1}, None, "seed=-1"),
+    ],
+)
+def test_a_weight_or_parameter_that_cannot_be_is_one_line(digits, params, weights, words):
+    with pytest.raises(UserError, match=words) as caught:
+        tiny(**params).fit(*digits, sample_weight=weights)
+    assert "\n" not in str(caught.value)
+
+
+def test_features_come_before_the_classifier(digits, fitted):
+    X, _ = digits
+    features = fitted.transform(X)
+    assert features.shape == (60, 16) == (60, len(fitted.get_feature_names_out()))
+    assert fitted.get_feature_names_out()[0] == "vitclassifier0"
+    head = fitted.model_.get_classifier()
+    logits = features @ head.weight.detach().numpy().T + head.bias.detach().numpy()
+    np.testing.assert_array_equal(logits.argmax(axis=1), fitted.predict_proba(X).argmax(axis=1))
+
+
+def test_it_can_begin_a_pipeline(digits):
+    X, y = digits
+    pipeline = make_pipeline(tiny(epochs=3), LogisticRegression(max_iter=500)).fit(X, y)
+    assert pipeline.score(X, y) > 0.6
+    table = tiny().set_output(transform="pandas").fit(X, y).transform(X[:2])
+    assert list(table.columns) == [f"vitclassifier{i}" for i in range(16)]
+
+
+@pytest.mark.slow
+def test_warm_start_goes_on_from_the_weights_there_are(digits, tmp_path):
+    X, y = digits
+    still = ["optim.lr=1e-12", "optim.warmup_lr=0", "optim.min_lr=0"]
+    for run_dir in (None, tmp_path):
+        classifier = tiny(epochs=3, run_dir=run_dir).fit(X, y)
+        before = classifier.transform(X)
+        classifier.set_params(warm_start=True, epochs=1, settings=still).fit(X[::-1], y[::-1])
+        np.testing.assert_allclose(classifier.transform(X), before, atol=1e-4)  # nothing was learnt anew
+        assert classifier.n_iter_ == 1
+        classifier.set_params(warm_start=False).fit(X, y)
+        assert not np.allclose(classifier.transform(X), before, atol=1e-2)
+
+
+@pytest.mark.slow
+def test_warm_start_keeps_what_it_goes_on_with(digits):
+    X, y = digits
+    classifier = tiny(warm_start=True).fit(X, y)
+    known = classifier.preprocessing_
+    classifier.fit(X / 2, y)  # dimmer images are dimmer, not rescaled
+    assert classifier.preprocessing_ == known
+    assert classifier.pixel_range_ == (0, 16)
+    with pytest.raises(UserError, match="goes on with the classes 0, 1, 2; these images are of 0, 1"):
+        classifier.fit(X[y < 2], y[y < 2])
+    with pytest.raises(UserError, match="goes on with vit_tiny_patch16_224, and deit_tiny"):
+        classifier.set_params(model="deit_tiny_patch16_224").fit(X, y)
+    assert list(classifier.classes_) == [0, 1, 2]  # as it was
+
+
+@pytest.mark.slow
+def test_a_grid_varies_parameters_that_are_no_text(digits):
+    grid = {"img_size": [8, (16, 16)], "augment": [False, {"hflip": 0.5}], "epochs": [np.int64(1)]}
+    search = GridSearchCV(tiny(), grid, cv=2, error_score="raise").fit(*digits)
+    assert len(search.cv_results_["params"]) == 4
+    best = search.best_estimator_
+    assert best.preprocessing_.size == ((8, 8) if search.best_params_["img_size"] == 8 else (16, 16))
+    assert best.recipe_.augment.hflip == (0.5 if search.best_params_["augment"] else 0.0)
+
+
+def test_parameters_change_the_recipe(digits):
+    augment = Augment(crop="none", hflip=0.25, erase=0.5)
+    settings = {"batch_size": 4, "optim.lr": np.float64(2e-3), "method_args": {"label_smoothing": 0.1}}
+    recipe = tiny(augment=augment, settings=settings).fit(*digits).recipe_
+    assert (recipe.augment, recipe.batch_size, recipe.optim.lr) == (augment, 4, 2e-3)
+    assert recipe.method_args == {"label_smoothing": 0.1}
+    other = tiny(model="dhvt_test", img_size=16).fit(*digits)
+    assert (other.recipe_.model, other.recipe_.model_args) == ("dhvt_test", {})
+
+
+def test_a_fitted_classifier_is_exported_without_its_run(digits, fitted, tmp_path):
+    X, _ = digits
+    exported = fitted.export("timm", tmp_path / "model")
+    assert exported.metadata.temperature == fitted.temperature_
+    assert "in training 0 became 0 and 16 became 255" in exported.notes[-1]
+    [answer] = vitling.predict(tmp_path / "model", files_of(X[:1], tmp_path), top=3)
+    expected = dict(zip(map(str, fitted.classes_), fitted.predict_proba(X[:1])[0], strict=True))
+    np.testing.assert_allclose(answer.probabilities, [expected[name] for name in answer.classes], atol=1e-5)
+    with pytest.raises(UserError, match="say where to export to"):
+        fitted.export("timm")
+
+
+def test_a_saved_classifier_is_exported_too_and_one_with_a_run_into_it(digits, fitted, tmp_path):
+    joblib.dump(fitted, tmp_path / "model.joblib")
+    assert joblib.load(tmp_path / "model.joblib").export("timm", tmp_path / "model").path.exists()
+    kept = tiny(run_dir=tmp_path / "runs").fit(*digits)
+    assert kept.export("timm").path.parent == kept.run_.path
+
+
+def test_what_an_earlier_version_pickled_still_answers(digits, fitted):
+    state = {
+        key: value
+        for key, value in fitted.__getstate__().items()
+        if key not in ("recipe_", "_records", "_n_features_out")
+    }
+    for newer in ("model", "img_size", "augment", "class_weight", "random_state", "warm_start"):
+        del state[newer]
+    old = vitling.ViTClassifier.__new__(vitling.ViTClassifier)
+    old.__setstate__({**state, "seed": 0})
+    np.testing.assert_array_equal(old.predict_proba(digits[0]), fitted.predict_proba(digits[0]))
+    assert old.get_params()["augment"] is True
+    assert pickle.loads(b"cvitling.estimator\nViTClassifier\n.") is vitling.ViTClassifier
+    with pytest.raises(UserError, match="fitted by an earlier version"):
+        old.export("timm", "nowhere")
+
+
+@pytest.mark.slow
+def test_pandas_columns_of_paths_are_taken(digits, tmp_path):
+    pandas = pytest.importorskip("pandas")
+    X, y = digits
+    table = pandas.DataFrame(
+        {"path": files_of(X, tmp_path), "name": np.array(["a", "b", "c"])[y]}, index=range(100, 160)
+    )
+    as_list = tiny().fit(list(table["path"]), list(table["name"])).predict_proba(list(table["path"]))
+    for column in (
+        table["path"],
+        table[["path"]],
+        table[["path"]].to_numpy(dtype=object),
+        table["path"].astype("category"),
+    ):
+        classifier = tiny().fit(column, table["name"])
+        np.testing.assert_array_equal(classifier.predict_proba(column), as_list)
+    assert list(classifier.classes_) == ["a", "b", "c"]
+    assert len(cross_val_score(tiny(), table[["path"]], table["name"], cv=2, error_score="raise")) == 2
+    with pytest.raises(UserError, match=r"a table of 2 columns; give the one with the images alone: X\[\['path'\]\]"):
+        tiny().fit(table, table["name"])
+
+
+@pytest.mark.slow
+def test_probabilities_can_be_calibrated_by_scikit_learn(digits):
+    X, y = digits
+    calibrated = CalibratedClassifierCV(tiny(), cv=2).fit(X, y, sample_weight=np.linspace(0.5, 1.5, len(y)))
+    np.testing.assert_allclose(calibrated.predict_proba(X).sum(axis=1), 1)
+
+
+@pytest.mark.slow
+def test_labels_that_mean_nothing_are_told_from_those_that_do():
+    data = load_digits(n_class=2)
+    score, permuted, chance = permutation_test_score(
+        tiny(epochs=3), data.images[:60], data.target[:60], cv=2, n_permutations=3, random_state=0
+    )
+    assert len(permuted) == 3
+    assert score > permuted.mean()
+    assert 0 < chance <= 1
+
+
 # scikit-learn's checks are made of rows of 1 to 20 numbers; here each row is an image one pixel high.
 ROWS = vitling.ViTClassifier(
     replace(TINY, model_args=dict(patch_size=1, embed_dim=8, depth=1, num_heads=1)),
@@ -224,8 +467,13 @@ ROWS = vitling.ViTClassifier(
 )
 
 
+# Mini-batches: an image of weight 2 is not in as many of them as one that is there twice. scikit-learn exempts its own SGD likewise.
+NOT_REPEATED = {"check_sample_weight_equivalence_on_dense_data", "check_sample_weight_equivalence_on_sparse_data"}
+CHECKS = [check for _, check in estimator_checks_generator(ROWS) if check_name(check) not in NOT_REPEATED]
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("check", [check for _, check in estimator_checks_generator(ROWS)], ids=check_name)
+@pytest.mark.parametrize("check", CHECKS, ids=check_name)
 def test_it_keeps_the_contract_of_scikit_learn(check):
     check(clone(ROWS))

@@ -10,7 +10,7 @@ from image_trees import message, npz_arrays, save, tree
 
 from vitling.data import decode, open_dataset
 from vitling.data.sources.images import read_image, read_layout, read_size
-from vitling.deploy.prediction import find_images
+from vitling.deploy.inputs import find_images
 from vitling.errors import UserError
 
 
@@ -190,6 +190,22 @@ def test_a_whole_npy_image_is_read_into_memory_of_its_own(tmp_path):
     assert image.flags.writeable
     assert not isinstance(image, np.memmap)
     assert image.sum() == sum(range(48))
+
+
+@pytest.mark.parametrize(
+    "names",
+    [np.array("x"), np.array(3), np.zeros(3, "V4"), np.array([b"\xff", b"y", b"z"]), np.array(["\ud800", "y", "z"])],
+    ids=["text", "number", "bytes of nothing", "not UTF-8", "half a character"],
+)
+def test_class_names_that_are_no_list_of_names_are_refused(tmp_path, names):
+    np.savez(tmp_path / "a.npz", **npz_arrays(), class_names=names)
+    assert "class_names" in message(tmp_path / "a.npz")
+
+
+def test_class_names_may_be_bytes_or_numbers(tmp_path):
+    for names in (np.array(["ä".encode(), b"y", b"z"]), np.array([[5], [6], [7]])):
+        np.savez(tmp_path / "a.npz", **npz_arrays(), class_names=names)
+        assert open_dataset(tmp_path / "a.npz").class_names in (["ä", "y", "z"], ["5", "6", "7"])
 
 
 def test_class_names_that_are_no_text_do_not_matter_and_objects_are_refused(tmp_path):

@@ -20,7 +20,7 @@ from vitling.reports.page import Text
 class TokenNorm(BlockMeasure):
     """Mean length of a token."""
 
-    indicators = (Indicator("token norm", lambda d: d.measurements.blocks[-1].token_norm, "{value}", "high", "shrink"),)
+    indicators = (Indicator("token norm", lambda d: d.measurements.blocks[-1].token_norm, "{value}", "high"),)
 
     def __init__(self):
         self.mean = Mean()

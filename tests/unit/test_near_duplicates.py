@@ -8,8 +8,8 @@ import torch
 from PIL import Image, ImageEnhance
 from recorder import Recorder
 
+from vitling.data.near_duplicates import EXACT, SIDE, find_near_duplicates, perceptual_hash
 from vitling.data.sources.images import fit_image
-from vitling.planning.near_duplicates import EXACT, SIDE, find_near_duplicates, perceptual_hash
 
 
 def a_picture(seed: int, size: tuple[int, int] = (96, 72)) -> Image.Image:
@@ -66,7 +66,7 @@ def test_each_copy_inside_a_split_counts_once():
 
 
 def test_pairs_are_found_across_blocks_too(monkeypatch):
-    monkeypatch.setattr("vitling.planning.near_duplicates.BLOCK", 7)
+    monkeypatch.setattr("vitling.data.near_duplicates.BLOCK", 7)
     pictures = [a_picture(seed) for seed in range(40)]
     pictures[33] = as_jpeg(pictures[2], 40)
     recorder = Recorder()

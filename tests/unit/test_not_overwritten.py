@@ -32,7 +32,7 @@ from vitling.recipes import Optim, Recipe, save_recipe
 from vitling.reports.page import Page, write_page
 from vitling.runs.run import Run
 from vitling.studies.demo import run_demo
-from vitling.studies.engines.local import Workers
+from vitling.studies.engines.local import LocalEngine
 from vitling.studies.study import study
 from vitling.training.settings import Settings
 
@@ -233,7 +233,7 @@ def test_a_study_in_processes_leaves_a_log_that_is_not_its_own(tmp_path):
     put(tmp_path / "seed-0.log")
     settings = Settings(threads=1)
     text = refused(
-        Workers().complete_run, DIGITS, tmp_path / "seed-0", split="val", settings=settings, callback=Callback()
+        LocalEngine().complete_run, DIGITS, tmp_path / "seed-0", split="val", settings=settings, callback=Callback()
     )
     assert "seed-0.log exists already and was not written by vitling" in text
     assert (tmp_path / "seed-0.log").read_text() == PRECIOUS

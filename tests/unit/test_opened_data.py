@@ -1,5 +1,6 @@
 """A dataset that was opened before, such as for a plan, is not opened and checked again."""
 
+import os
 from collections import Counter
 from dataclasses import replace
 
@@ -13,6 +14,7 @@ from vitling.data.pipeline.reading import Reading
 from vitling.data.pipeline.training_data import prepare_training_data
 from vitling.data.sources import dataset as module
 from vitling.data.sources import images
+from vitling.data.sources import tree as tree_module
 from vitling.estimator import ViTClassifier
 from vitling.recipes import Augment, Optim, Recipe
 from vitling.studies.study import complete_run
@@ -149,3 +151,23 @@ def test_an_estimator_opens_its_data_once_for_plan_and_training(counted):
     images, labels = rng.integers(0, 256, (20, 8, 8), np.uint8), np.arange(20) % 2
     ViTClassifier(epochs=1, threads=1).fit(images, labels)
     assert counted["read_memory"] == 1
+
+
+def test_a_look_at_very_many_files_asks_only_some_for_their_size(data, monkeypatch):
+    monkeypatch.setattr(module, "SAMPLED_FILES", 4)
+    asked = []
+    monkeypatch.setattr(tree_module, "file_size", lambda path: asked.append(path) or os.path.getsize(path))
+    look = open_dataset(data, sampled=True)
+    assert len(asked) == 4 * len(look.splits)
+    whole = open_dataset(data, opened=look)
+    assert whole is not look
+    assert len(asked) > 4 * len(look.splits) + 4
+    assert {split: part.names for split, part in look.splits.items()} == {s: p.names for s, p in whole.splits.items()}
+    assert facts(whole) == facts(open_dataset(data))
+
+
+def test_a_look_at_few_files_is_used_by_training_as_it_is(data, counted):
+    look = open_dataset(data, sampled=True)
+    assert open_dataset(data, opened=look) is look
+    assert open_dataset(data, sampled=True, opened=look) is look
+    assert counted["read_tree"] == 1

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from vitling.data.probe import probe_accuracy
 from vitling.data.sources.dataset import Dataset
 from vitling.data.sources.images import ArrayImages
 from vitling.errors import UserError
@@ -12,7 +13,6 @@ from vitling.planning.conflicts import find_conflicts, pretrained_hint
 from vitling.planning.expectation import expect
 from vitling.planning.machine import Machine, find_machine
 from vitling.planning.plan import plan
-from vitling.planning.probe import probe_accuracy
 from vitling.planning.rules import choose
 from vitling.planning.survey import Copies, Survey, survey_data
 from vitling.recipes import DEFAULT, Recipe, load_recipe, named_recipes, override
@@ -60,20 +60,24 @@ def conflicts(size=(32, 32), **changes) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("size", "img_size", "patch"),
+    ("size", "epochs", "img_size", "patch"),
     [
-        ((8, 8), (8, 8), 2),
-        ((16, 16), (16, 16), 4),
-        ((28, 28), (32, 32), 8),
-        ((32, 32), (32, 32), 8),
-        ((64, 64), (64, 64), 16),
-        ((30, 50), (32, 56), 8),
-        ((96, 96), (96, 96), 16),
-        ((97, 97), (64, 64), 16),
+        ((8, 8), 100, (8, 8), 2),
+        ((16, 16), 100, (16, 16), 2),
+        ((28, 28), 100, (28, 28), 4),
+        ((32, 32), 100, (32, 32), 4),
+        ((64, 64), 100, (64, 64), 8),
+        ((30, 50), 100, (32, 52), 4),
+        ((96, 96), 100, (96, 96), 8),
+        ((97, 97), 100, (64, 64), 8),
+        ((16, 16), 5, (16, 16), 4),  # of nano, which few epochs get
+        ((28, 28), 5, (32, 32), 8),
+        ((64, 64), 5, (64, 64), 16),
+        ((30, 50), 5, (32, 56), 8),
     ],
 )
-def test_small_images_keep_their_size_in_whole_patches_and_the_model_can_be_built(size, img_size, patch):
-    recipe = chosen(a_dataset(size))
+def test_small_images_keep_their_size_in_whole_patches_and_the_model_can_be_built(size, epochs, img_size, patch):
+    recipe = chosen(a_dataset(size), f"epochs={epochs}")
     assert (recipe.img_size, recipe.model_args["patch_size"]) == (img_size, patch)
     build_model(recipe.model, num_classes=2, in_chans=3, img_size=recipe.img_size, **recipe.model_args)
 
@@ -95,6 +99,14 @@ def test_a_longer_budget_changes_the_model_and_not_only_the_epochs():
     assert list(dict.fromkeys(models)) == SIZES  # each larger than the one before
     fast = chosen(data, budget=10.0, macs_per_second=1e13).model
     assert SIZES.index(fast) > SIZES.index(models[0])
+
+
+def test_few_images_that_are_seen_often_get_the_larger_network():
+    few, many = a_dataset((16, 16), counts=(60, 60)), a_dataset((16, 16), counts=(1500, 1500))
+    assert [chosen(few, f"epochs={epochs}").model for epochs in (5, 12)] == SIZES[:2]
+    assert [chosen(many, f"epochs={epochs}").model for epochs in (5, 18)] == SIZES[:2]  # 13,500 and 48,600 images shown
+    assert chosen(few, budget=30.0, macs_per_second=1e9).model == SIZES[1]
+    assert chosen(many, budget=30.0, macs_per_second=1e7).model == SIZES[0]
 
 
 @pytest.mark.slow  # builds the largest networks
@@ -133,9 +145,15 @@ def test_augmentation_grows_with_the_number_of_epochs():
 
 def test_tiny_images_are_neither_moved_nor_mirrored_and_grey_ones_not_mirrored():
     tiny, grey = chosen(a_dataset((8, 8))), chosen(a_dataset(channels=1))
-    assert (tiny.augment.crop, tiny.augment.hflip) == ("none", 0.0)
-    assert (grey.augment.crop, grey.augment.hflip) == ("pad", 0.0)
-    assert chosen(a_dataset()).augment.hflip == 0.5
+    assert (tiny.augment.crop, tiny.augment.hflip, tiny.test_mirror) == ("none", 0.0, False)
+    assert (grey.augment.crop, grey.augment.hflip, grey.test_mirror) == ("pad", 0.0, False)
+    assert (chosen(a_dataset()).augment.hflip, chosen(a_dataset()).test_mirror) == (0.5, True)
+
+
+def test_predictions_ask_the_mirror_image_only_where_training_shows_it():
+    assert not chosen(a_dataset(), "augment.hflip=0").test_mirror  # writing in colour, for instance
+    assert chosen(a_dataset(channels=1), "augment.hflip=0.5").test_mirror
+    assert not chosen(a_dataset(), "test_mirror=false").test_mirror
 
 
 def test_fewer_images_get_more_epochs_and_a_batch_that_leaves_four_steps():
@@ -163,9 +181,10 @@ def test_what_the_user_asks_for_comes_first_and_the_rest_follows_it():
 
 
 def test_another_model_gets_none_of_the_sizes_and_rates_meant_for_ours():
-    assert chosen(a_dataset()).optim.name == "muon"
+    assert chosen(a_dataset()).optim.name == "sgd"
     assert chosen(a_dataset(), "model=resnet18").optim.name == "adamw"
     assert chosen(a_dataset(), "model=resnet18", "optim.name=sgd").optim.name == "sgd"
+    assert chosen(a_dataset(), "model=resnet18").optim.lr_factors == {}
     assert chosen(a_dataset(), "model=resnet18").model_args == {}
     assert chosen(a_dataset((100, 120)), "model=deit_tiny_patch16_224").img_size == (224, 224)
 

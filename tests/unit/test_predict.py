@@ -247,3 +247,62 @@ def test_models_without_attention_over_the_image_are_refused():
     assert "cannot be rolled out" in message(attention_map, swin, torch.randn(1, 3, 32, 32))
     cnn = timm.create_model("agent_test").eval()
     assert "has no attention" in message(attention_map, cnn, torch.randn(1, 3, 16, 16))
+
+
+def test_images_in_memory_say_what_their_files_do(run, data):
+    paths = sorted((data / "a").iterdir())[:3]
+    expected = predict(run, paths)
+    pictures = [Image.open(path) for path in paths]
+    arrays = [np.array(picture) for picture in pictures]
+    forms = {
+        "Pillow": pictures,
+        "a tuple": tuple(pictures),
+        "arrays": arrays,
+        "both": [pictures[0], *arrays[1:]],
+        "one array": np.stack(arrays),
+        "channels first": np.stack(arrays).transpose(0, 3, 1, 2),
+        "a tensor": torch.from_numpy(np.stack(arrays)),
+        "paths of NumPy": np.array([str(path) for path in paths]),
+    }
+    for name, form in forms.items():
+        found = predict(run, form)
+        assert [p.classes for p in found] == [p.classes for p in expected], name
+        assert [p.probabilities for p in found] == [p.probabilities for p in expected], name
+    assert [p.path for p in predict(run, arrays)] == ["images[0]", "images[1]", "images[2]"]
+    for single in (pictures[0], arrays[0]):
+        assert predict(run, single)[0].probabilities == expected[0].probabilities
+    grey = arrays[0][..., 0]
+    assert predict(run, grey)[0].probabilities == predict(run, [grey])[0].probabilities
+    assert len(predict(run, np.stack([grey, grey])[..., None])) == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (np.zeros((2, 8, 8, 3)), "its numbers are float64; uint8 or uint16 are allowed"),
+        ([np.zeros((8, 8), np.float32)], r"images\[0\]: its numbers are float32"),
+        (np.zeros((0, 8, 8), np.uint8), "its shape is"),
+        (np.zeros(8, np.uint8), "its shape is"),
+        ([np.zeros((2, 8, 8, 3), np.uint8)], r"its shape is \(2, 8, 8, 3\)"),
+        ([np.zeros((8, 8), np.uint8), "a.png"], "no image at a.png"),
+        ([], "no images are given"),
+    ],
+)
+def test_images_in_memory_that_cannot_be_are_one_line(run, given, words):
+    with pytest.raises(UserError, match=words) as caught:
+        predict(run, given)
+    assert "\n" not in str(caught.value)
+
+
+def test_predictions_are_a_table_where_pandas_is(run, data, tmp_path):
+    pandas = pytest.importorskip("pandas")
+    bad = tmp_path / "bad.png"
+    bad.write_text("no image")
+    good = sorted((data / "a").iterdir())[0]
+    found = predict(run, pandas.Series([str(good), str(bad)]), top=2, skip_bad_images=True)
+    table = found.to_frame()
+    assert list(table.columns) == ["path", "class", "probability", "class_2", "probability_2", "skipped", "attention"]
+    assert table["class"][0] == found[0].classes[0]
+    assert table["probability_2"][0] == found[0].probabilities[1]
+    assert pandas.isna(table["class"][1])
+    assert table["skipped"][1] == found[1].skipped

@@ -23,6 +23,7 @@ NAMES = [
     "vitling.train",
     "vitling.evaluate",
     "vitling.predict",
+    "vitling.Predictor",
     "vitling.plan",
     "vitling.study",
     "vitling.reproduce",
@@ -77,13 +78,20 @@ def test_nothing_of_ours_runs_when_python_starts():
 @pytest.mark.parametrize("arguments", ["", "--project vitling", "vitling", "-m vitling"])
 def test_a_program_of_others_with_our_name_among_its_arguments_registers_the_models(tmp_path, options, arguments):
     (tmp_path / "mypkg").mkdir()
-    lines = ["import sys", "sys.modules['torch'] = None  # so that registering fails", "import vitling"]
-    (tmp_path / "mypkg" / "__init__.py").write_text("\n".join(lines))
+    (tmp_path / "torch.py").write_text("raise ImportError('import of torch halted')")  # so that registering fails
+    (tmp_path / "mypkg" / "__init__.py").write_text("import vitling")
     (tmp_path / "mypkg" / "__main__.py").write_text("print('not registered')")
     path = os.pathsep.join([str(tmp_path), str(Path(vitling.__file__).parents[1])])
     command = [sys.executable, *options, "mypkg", *arguments.split()]
     result = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
     assert "import of torch halted" in result.stderr, result.stdout
+
+
+def test_a_program_that_does_without_torch_says_so_and_loads_neither_torch_nor_timm():
+    code = "import sys, vitling; vitling.Predictor, vitling.predict; sys.exit(str([m for m in ('torch', 'timm') if m in sys.modules]))"
+    where = {**os.environ, "VITLING_WITHOUT_TORCH": "1"}
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=where)
+    assert result.stderr.strip() == "[]"
 
 
 def test_our_command_registers_nothing_until_it_needs_a_model():

@@ -137,7 +137,7 @@ def test_a_variation_changes_only_what_it_names():
 
 # --- records of earlier versions --------------------------------------------------------------------------------------
 
-NEWER = ("test_crop", "interpolation", "test_split")
+NEWER = ("test_crop", "interpolation", "test_mirror", "keep", "shuffle_buffer", "test_split")
 NEWER_AUGMENT = ("crop_at", "crop_when", "interpolation", "crop_padding_mode", "cutout")
 
 
@@ -161,6 +161,15 @@ def test_a_record_without_the_newer_keys_means_what_it_meant(tmp_path, crop, tra
     expected = (64, 64) if crop == "resized" and train_size is None else train_size
     assert read == replace(recipe, train_size=expected)
     assert (read.test_crop, read.interpolation, read.augment.interpolation) == (None, "bicubic", "random")
+
+
+@pytest.mark.parametrize("key", NEWER)
+def test_a_record_without_the_newest_key_alone_means_what_it_meant(tmp_path, key):
+    recipe = Recipe(img_size=(64, 64), train_size=(72, 72))
+    tree = json.loads(json.dumps(to_dict(recipe)))
+    del tree[key]
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(tree))
+    assert load_recipe(tmp_path) == recipe
 
 
 def test_a_file_of_a_few_keys_is_no_record(tmp_path):

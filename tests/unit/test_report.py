@@ -41,6 +41,7 @@ NASTY = '<script>alert("x")</script> & $5_{x}$ 猫'
 def html():
     class Finding:
         state, sentence, reference, advice = "problem", NASTY, "Measured: 1 to 2.", "try depth=4"
+        command, gain = f"vitling train {NASTY}", 2.0
 
     svg = plots.confusion(np.array([[3, 1], [0, 4]]), [NASTY, "b"])
     parts = [

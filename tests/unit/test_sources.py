@@ -202,9 +202,11 @@ def test_a_list_without_telling_folders_keeps_the_numbers_as_names(tmp_path):
 
 def test_a_csv_without_the_columns_says_which_it_has(tmp_path):
     (tmp_path / "a.csv").write_text("picture,label\nx.png,cat\n")
-    assert "no column path (or file, filename, image); its columns are: picture, label" in message(tmp_path / "a.csv")
-    (tmp_path / "a.csv").write_text("path,kind\nx.png,cat\n")
-    assert "no column label (or class, target); its columns are: path, kind" in message(tmp_path / "a.csv")
+    assert "no column path (or file, filename, image, id); its columns are: picture, label" in message(
+        tmp_path / "a.csv"
+    )
+    (tmp_path / "a.csv").write_text("path,width,height\nx.png,3,4\n")
+    assert "no column label (or class, target); its columns are: path, width, height" in message(tmp_path / "a.csv")
     (tmp_path / "a.csv").write_text("")
     assert "its columns are: none" in message(tmp_path / "a.csv")
 

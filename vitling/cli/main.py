@@ -1,6 +1,7 @@
 """The command line: its table of commands, and how it ends. Free of torch: each command imports what it needs."""
 
 import io
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -16,17 +17,21 @@ from vitling.cli.commands import (
 from vitling.cli.commands import (
     demo,
     diagnose,
+    doctor,
     evaluate,
     export,
+    improve,
     names,
     plan,
     predict,
     relabel,
     reproduce,
+    serve,
     show,
     study,
     train,
 )
+from vitling.cli.options import with_plugins
 from vitling.cli.terminal.streams import lasting_streams, others_silenced
 from vitling.errors import UserError, one_line
 from vitling.validation.values import show as shorten
@@ -50,9 +55,11 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "predict": predict.predict,
         "export": export.export,
         "app": app_command.serve_app,
+        "serve": serve.serve,
     },
     "Understand and compare": {
         "diagnose": diagnose.diagnose,
+        "improve": improve.improve,
         "study": study.study,
         "reproduce": reproduce.reproduce,
     },
@@ -60,11 +67,12 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "relabel": relabel.relabel,
         "list": names.list_names,
         "show": show.show,
+        "doctor": doctor.doctor,
     },
 }
 for _panel, _commands in COMMANDS.items():
     for _name, _function in _commands.items():
-        app.command(_name, rich_help_panel=_panel)(_function)
+        app.command(_name, rich_help_panel=_panel)(with_plugins(_function))
 
 
 def _version(asked: bool) -> None:
@@ -95,7 +103,15 @@ def main() -> None:
         if out.failure and not code:  # what was printed is lost, though the work is done
             print(f"error: standard output cannot be written: {out.failure.strerror}.", file=sys.stderr)
             code = 2
+    if code and _is_one_of_several():
+        sys.stderr.flush()
+        os._exit(code)  # the threads of a group whose other processes are gone would end this one with an abort
     sys.exit(code)
+
+
+def _is_one_of_several() -> bool:
+    distributed = sys.modules.get("torch.distributed")
+    return distributed is not None and distributed.is_available() and distributed.is_initialized()
 
 
 def _run() -> int:

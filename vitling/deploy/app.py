@@ -15,12 +15,14 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
+from torch import nn
 
 from vitling.callbacks import Callback
 from vitling.data.pipeline.reading import Reading
-from vitling.data.sources.images import IMAGE_SUFFIXES, FileImages, load_image
+from vitling.data.sources.images import IMAGE_SUFFIXES, load_image
+from vitling.deploy.hosts import Names, take_address, url_of
 from vitling.deploy.neighbours import Neighbours, image_features, open_neighbours
-from vitling.deploy.predictor import Predictor, open_predictor
+from vitling.deploy.predictor import Predictor
 from vitling.diagnose.overlay import attention_map, draw_overlay
 from vitling.errors import UserError
 from vitling.runs.run import Run, load_run
@@ -57,24 +59,25 @@ class Viewer:
 
     def answer(self, path: str | Path) -> Answer:
         """Look at one image file."""
-        model, seen = self.predictor.model.module, self.predictor.model.preprocessing
-        files = FileImages([path], [0])
-        files.alpha = seen.channels == 4
-        pixels = torch.tensor(load_image(files, 0, **seen.fit_args()))
-        shares = self.predictor.probabilities(pixels[None])[0]
-        images = seen.normalize(pixels[None].to(next(model.parameters()).device))
-        best = shares.topk(min(SHOWN_CLASSES, len(shares)))
-        names = [self.predictor.class_names[k] for k in best.indices.tolist()]
+        fitted = self.predictor.fit(path, str(path))
+        best = self.predictor.best(str(path), self.predictor.pixel_probabilities(fitted[None])[0], SHOWN_CLASSES)
+        model, pixels = self.network, torch.tensor(fitted)
+        images = self.predictor.preprocessing.normalize(pixels[None].to(next(model.parameters()).device))
         picture = draw_overlay(pixels, attention_map(model, images)[0]) if self.has_attention else _picture(pixels)
-        return Answer(dict(zip(names, best.values.tolist(), strict=True)), picture, self._nearest(images))
+        return Answer(dict(zip(best.classes, best.probabilities, strict=True)), picture, self._nearest(images))
+
+    @property
+    def network(self) -> nn.Module:
+        assert self.predictor.opened is not None  # a run, not an exported file
+        return self.predictor.opened.module
 
     def _nearest(self, images: torch.Tensor) -> list[tuple[Image.Image, str]]:
         if self.neighbours is None:
             return []
-        features = image_features(self.predictor.model.module, images)
+        features = image_features(self.network, images)
         found = []
         for i, similarity in self.neighbours.nearest(features, SHOWN_NEIGHBOURS):
-            seen = self.predictor.model.preprocessing
+            seen = self.predictor.preprocessing
             pixels = torch.tensor(load_image(self.neighbours.images, i, **seen.fit_args()))
             name = self.predictor.class_names[self.neighbours.images.labels[i]]
             found.append((_picture(pixels), f"{name} · {similarity:.2f} · {self.neighbours.images.names[i]}"))
@@ -101,9 +104,9 @@ def open_viewer(
     """Load a run's model, its temperature and the features of its training images; both are computed once and kept."""
     run = run if isinstance(run, Run) else load_run(run)
     noting = _Noting(callback or Callback())
-    predictor, notes = open_predictor(run, which=which, reading=reading, callback=noting), noting.notes
+    predictor, notes = Predictor(run, which=which, reading=reading, callback=noting), noting.notes
     viewer = Viewer(run, predictor, None, notes=notes)
-    seen, model = predictor.model.preprocessing, predictor.model.module
+    seen, model = predictor.preprocessing, viewer.network
     try:
         attention_map(model, torch.zeros(1, seen.channels, *seen.size, device=next(model.parameters()).device))
     except UserError as error:
@@ -123,7 +126,7 @@ def create_page(viewer: Viewer, folder: str | Path, *, hosts: Sequence[str] = ()
     import gradio
     from fastapi import FastAPI
 
-    from vitling.deploy.gate import UPLOAD_BYTES, Gate, Names  # which imports what only the extra app brings
+    from vitling.deploy.gate import UPLOAD_BYTES, Gate  # which imports what only the extra app brings
 
     def look(file: dict | None):
         if file is None:
@@ -190,30 +193,17 @@ def serve(
     with tempfile.TemporaryDirectory(
         prefix="vitling-app-"
     ) as folder:  # what is dropped on the page is gone when it ends
-        address, port = listener.getsockname()[:2]
+        address = listener.getsockname()[0]
         page = create_page(viewer, folder, hosts=[address, host or address])
-        ready(f"http://{f'[{address}]' if ':' in address else address}:{port}", viewer.notes)
+        ready(url_of(listener), viewer.notes)
         uvicorn.Server(uvicorn.Config(page, log_level="warning", ws="none")).run(sockets=[listener])
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket at this address; taken before anything is computed, so that a port in use is known at once."""
+    """A socket at this address, once it is known that there can be a page."""
     if find_spec("gradio") is None:
         raise UserError('vitling app needs the package gradio: pip install "vitling[app]".')
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, protocol)
-    except (OSError, OverflowError) as error:
-        raise UserError(f"host={host}, port={port} is not an address of this computer: {error}.") from None
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind(address)
-    except OSError as error:
-        listener.close()
-        raise UserError(
-            f"cannot listen at {host}, port {port}: {error.strerror}. Choose another port; 0 takes any that is free."
-        ) from None
-    return listener
+    return take_address(host, port)
 
 
 def _picture(pixels: torch.Tensor) -> Image.Image:

@@ -1,4 +1,4 @@
-"""Export a run: ONNX, a folder for timm, or one for the Hugging Face hub. Compared with the run's model before it is written."""
+"""Export a run in one of many forms. Compared with the run's model before it is written."""
 
 import json
 from collections.abc import Callable
@@ -13,11 +13,12 @@ from vitling.callbacks import Callback
 from vitling.data.pipeline.decoding import decode
 from vitling.data.pipeline.loader import generator_for
 from vitling.data.pipeline.reading import Reading
-from vitling.data.sources.images import evenly
 from vitling.deploy import hub
 from vitling.deploy.folder import HubFolder, TimmFolder
 from vitling.deploy.model_card import unfinished
-from vitling.deploy.onnx import OnnxFile
+from vitling.deploy.onnx import Int8OnnxFile, OnnxFile
+from vitling.deploy.openvino import OpenVinoFolder
+from vitling.deploy.program import ProgramFile
 from vitling.deploy.target import Export, Target
 from vitling.errors import UserError, did_you_mean
 from vitling.evaluation.predictions import validation_images
@@ -25,8 +26,18 @@ from vitling.evaluation.temperature import Calibration, calibrate
 from vitling.runs.metadata import ModelMetadata
 from vitling.runs.run import Run, check_weights, load_run
 
-TARGETS: dict[str, Target] = {"onnx": OnnxFile(), "timm": TimmFolder(), "hf": HubFolder()}
+TARGETS: dict[str, Target] = {
+    "onnx": OnnxFile(),
+    "onnx-int8": Int8OnnxFile(),
+    "openvino": OpenVinoFolder(),
+    "pt2": ProgramFile(),
+    "timm": TimmFolder(),
+    "hf": HubFolder(),
+}
 CHECKED_IMAGES = 64
+MEASURED_IMAGES = 2048  # of a model that rounds, whose accuracy is measured
+LOST = 0.02  # of the images, or one: so many fewer may it get right
+AGREEING = 0.9  # of images without labels: so many have to keep their class
 TOLERANCE = 1e-4  # of the largest logit, or of 1 where that is larger: what float32 in another order can differ by
 
 
@@ -42,6 +53,10 @@ class Exported:
     metadata: ModelMetadata
     notes: list[str] = field(default_factory=list)
     url: str | None = None  # on the hub
+    # Of a model that rounds: the share of these images that it and the run get right, and that both call the same.
+    accuracy: float | None = None  # None where the labels are not known
+    run_accuracy: float | None = None
+    agreement: float | None = None
 
     passport = renamed_attribute("passport", "metadata")
 
@@ -60,18 +75,22 @@ def export(
     reading: Reading | None = None,
     callback: Callback | None = None,
 ) -> Exported:
-    """Write a run's model as ONNX ("onnx"), or as a folder with a model card ("timm", "hf"); by default into the run.
+    """Write a run's model as ONNX ("onnx", "onnx-int8"), for OpenVINO ("openvino"), as a program of torch.export ("pt2"), or as a
+    folder with a model card ("timm", "hf"); by default into the run.
 
     The result is loaded again and compared with the model on validation images of the run; one that differs is not written, and
-    nothing that exists is overwritten. ONNX takes uint8 pixels; with `raw_input`, floats that the caller has normalised. `push` uploads an
-    "hf" folder to OWNER/NAME. A run that did not end can be exported as soon as it has weights; the notes and the card say so.
+    nothing that exists is overwritten. Int8 rounds: its accuracy is measured beside the run's, and one that loses more than two
+    points is not written. Files take uint8 pixels; with `raw_input`, floats that the caller has normalised. `push` uploads an "hf"
+    folder to OWNER/NAME. A run that did not end can be exported as soon as it has weights; the notes and the card say so.
     """
     if to not in TARGETS:
         raise UserError(f"cannot export to '{to}'. {did_you_mean(to, TARGETS)}")
     target = TARGETS[to]
     check_weights(which)
     if raw_input and not target.takes_raw_input:
-        raise UserError(f"raw_input is about ONNX; a folder for {to} holds the model alone. Leave it out.")
+        raise UserError(
+            f"raw_input is about ONNX, OpenVINO and pt2; a folder for {to} holds the model alone. Leave it out."
+        )
     if push:
         if not target.can_be_pushed:
             raise UserError(f"push uploads a folder with a card for the hub; export to hf, not {to}.")
@@ -82,32 +101,41 @@ def export(
     target.check_out(out)
     model = run.load_model(which)
     notes = [] if run.finished else [f"the training is not finished: {unfinished(run)}"]
-    pixels, checked_on = _images_to_check(run, reading or Reading(), notes)
+    pixels, labels, checked_on = _images_to_check(
+        run, reading or Reading(), notes, CHECKED_IMAGES if target.exact else MEASURED_IMAGES
+    )
     calibration = _calibration(run, which, reading, notes, callback)
     temperature = calibration.temperature if calibration else None
     metadata = ModelMetadata.of_run(run, temperature, input="normalized" if raw_input else "pixels")
     with torch.inference_mode():
-        expected = model(metadata.preprocessing.normalize(pixels))
+        seen = metadata.preprocessing
+        expected = torch.cat([seen.score(model, seen.normalize(part)) for part in pixels.split(CHECKED_IMAGES)])
     result = Exported(out, to, 0.0, TOLERANCE * max(1.0, expected.abs().max().item()), checked_on, metadata, notes)
     exported = Export(run, which, model, metadata, calibration, out, push, callback or Callback())
     with target.writing(exported) as logits:
-        _compare(result, logits, pixels, expected)
+        found = _predict(logits, pixels)
+        result.difference = (found - expected).abs().max().item()
+        if target.exact:
+            _compare_logits(result)
+        else:
+            _compare_classes(result, found, expected, labels)
+    run.publish()
     if push:
         result.url = hub.push_folder(out, push)
     return result
 
 
-def _images_to_check(run: Run, reading: Reading, notes: list[str]) -> tuple[Tensor, str]:
-    """Some of the run's validation images; where its data is gone, noise, and a note that says so."""
+def _images_to_check(run: Run, reading: Reading, notes: list[str], count: int) -> tuple[Tensor, Tensor | None, str]:
+    """Some of the run's validation images and their labels; where its data is gone, noise, and a note that says so."""
     seen = run.preprocessing()
     try:
         images = validation_images(run, reading)
-        images = images.subset(evenly(len(images), CHECKED_IMAGES))
-        return decode(images, **seen.fit_args()), f"{len(images)} validation images"
+        images = images.subset(images.sample(count))
+        return decode(images, **seen.fit_args()), torch.as_tensor(images.labels), f"{len(images)} validation images"
     except UserError as error:
         notes.append(f"compared on noise instead of images, because the run's data cannot be read: {error}")
     noise = torch.randint(0, 256, (CHECKED_IMAGES, seen.channels, *seen.size), generator=generator_for("export"))
-    return noise.to(torch.uint8), f"{CHECKED_IMAGES} images of noise"
+    return noise.to(torch.uint8), None, f"{CHECKED_IMAGES} images of noise"
 
 
 def _calibration(
@@ -120,13 +148,37 @@ def _calibration(
         return None
 
 
-def _compare(result: Exported, exported: Callable[[Tensor], Tensor], pixels: Tensor, expected: Tensor) -> None:
-    """Fill in the largest difference, over batches of one, of two and of the rest; refuse a model that is another."""
-    sizes = [1, 2, len(pixels) - 3] if len(pixels) > 3 else [1] * len(pixels)
-    found = torch.cat([exported(part) for part in pixels.split(sizes)])
-    result.difference = (found - expected).abs().max().item()
+def _predict(exported: Callable[[Tensor], Tensor], pixels: Tensor) -> Tensor:
+    """Logits of the translated model, over batches of one, of two and of more."""
+    first = min(len(pixels), 3)
+    parts = [*pixels[:first].split([1, first - 1] if first > 1 else [1]), *pixels[first:].split(CHECKED_IMAGES)]
+    return torch.cat([exported(part) for part in parts if len(part)])
+
+
+def _compare_logits(result: Exported) -> None:
+    """Refuse a model that is another."""
     if not result.difference <= result.allowed:  # NaN is refused too
         raise UserError(
             f"nothing was written: the exported model's logits differ from the run's by {result.difference:.3g} on "
             f"{result.checked_on}, where {result.allowed:.3g} is allowed. Please report it with the recipe."
+        )
+
+
+def _compare_classes(result: Exported, found: Tensor, expected: Tensor, labels: Tensor | None) -> None:
+    """Fill in the accuracies; refuse a model that rounding has made much worse than the run's."""
+    images, ours, runs = len(found), found.argmax(dim=1), expected.argmax(dim=1)
+    result.agreement = (ours == runs).float().mean().item()
+    if labels is None:
+        if result.agreement < AGREEING or not found.isfinite().all():
+            raise UserError(
+                f"nothing was written: {result.to} gives the run's class for {100 * result.agreement:.1f} % of "
+                f"{result.checked_on}, where {100 * AGREEING:.0f} % are needed. Export to onnx, which does not round."
+            )
+        return
+    right, run_right = (ours == labels).sum().item(), (runs == labels).sum().item()
+    result.accuracy, result.run_accuracy = right / images, run_right / images
+    if run_right - right > max(1, LOST * images) or not found.isfinite().all():
+        raise UserError(
+            f"nothing was written: {result.to} is correct on {100 * result.accuracy:.1f} % of {result.checked_on}, the run on "
+            f"{100 * result.run_accuracy:.1f} %; at most {100 * LOST:.0f} points fewer are allowed. Export to onnx, which does not round."
         )

@@ -1,18 +1,14 @@
 """Folders: a model with its card, for timm, and for the Hugging Face hub."""
 
 import json
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from torch import Tensor
 
 from vitling.deploy.model_card import hub_header, render_card
-from vitling.deploy.target import Export, Target
-from vitling.errors import UserError
-from vitling.files import read_file, temporary_place, write_bytes, write_text
+from vitling.deploy.target import Export, Target, new_folder
+from vitling.files import read_file, write_bytes, write_text
 from vitling.runs.opening import open_model
 from vitling.runs.timm_folder import read_config
 
@@ -22,13 +18,9 @@ class TimmFolder(Target):
 
     default_name = "timm"
 
-    def check_out(self, out: Path) -> None:
-        if not out.is_dir() or any(out.iterdir()):  # an empty folder may be filled
-            super().check_out(out)
-
     @contextmanager
     def writing(self, export: Export) -> Iterator[Callable[[Tensor], Tensor]]:
-        with _new_folder(export.out) as folder:
+        with new_folder(export.out) as folder:
             saved = export.run.path / export.which
             config = {**read_config(saved, str(saved)), "vitling": export.metadata.to_dict()}
             config.get("model_args", {}).pop("num_classes", None)  # twice in runs of 0.1, which transformers refuses
@@ -50,18 +42,3 @@ class HubFolder(TimmFolder):
 
     def _card(self, export: Export) -> str:
         return hub_header(export.run, export.which, export.metadata) + super()._card(export)
-
-
-@contextmanager
-def _new_folder(path: Path) -> Iterator[Path]:
-    """A temporary folder beside `path` that takes its place when the block ends, and is removed when the block fails."""
-    path = path.resolve()
-    temporary = temporary_place(path)
-    try:
-        temporary.mkdir(parents=True)
-        yield temporary
-        os.replace(temporary, path)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror or error}.") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)

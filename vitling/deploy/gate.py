@@ -5,13 +5,11 @@ Behind this gate it gets requests that were rebuilt from what the page itself ma
 """
 
 import asyncio
-import ipaddress
 import json
 import os
 import re
 import secrets
 import shutil
-import socket
 from collections.abc import Container
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -24,54 +22,19 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from vitling.deploy.hosts import Names, Refused, header_values, megabytes
+
 UPLOAD_BYTES = 100 * 2**20
 UPLOADS_BYTES = 10 * UPLOAD_BYTES  # of all that are kept
 UPLOAD_SECONDS = 3600  # that one is kept
 OVERHEAD_BYTES = 2**16  # of a form around its file; a question is never longer
-LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 UPLOAD, PROGRESS, JOIN = "/gradio_api/upload", "/gradio_api/upload_progress", "/gradio_api/queue/join"
 FILE = "/gradio_api/file="
 PAGE = re.compile(r"/|/config|/theme\.css|/favicon\.ico|/manifest\.json|/(static|assets)/[\w.@/-]+")
 GRADIO = re.compile(r"/gradio_api/(info|startup-events|queue/data|heartbeat/\w+)")
 HEADERS = {b"host", b"accept", b"accept-encoding", b"user-agent", b"if-none-match", b"if-modified-since"}
-AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::(\d{1,5}))?")
 FILE_HEADERS = {"X-Content-Type-Options": "nosniff", "Cross-Origin-Resource-Policy": "same-origin"}
-
-
-class Refused(Exception):
-    """A request that is not answered, with its HTTP status and the reason in one line."""
-
-    def __init__(self, status: int, reason: str):
-        super().__init__(reason)
-        self.status = status
-
-
-class Names:
-    """The names that the page is served under: another one in `Host` is a foreign page that had its own name point here."""
-
-    def __init__(self, *hosts: str):
-        """`hosts` are names and addresses that the page listens at; it is served at the loopback address too."""
-        given = {_address(host) or host.lower() for host in hosts}
-        # Listening everywhere, it is served under every address: no name server stands behind one that could lie about it.
-        self.any_address = not given.isdisjoint({"0.0.0.0", "::"})
-        own = {socket.gethostname().lower(), socket.getfqdn().lower()} if self.any_address else set()
-        self.names = LOOPBACK | own | given
-
-    def check(self, scope: Scope) -> None:
-        """Refuse a foreign `Host`, and an `Origin` that is not this page."""
-        hosts, origins = (_values(scope, name) for name in (b"host", b"origin"))
-        name, port = _split(hosts[0]) if len(hosts) == 1 else ("", "")
-        if not self._include(name):
-            raise Refused(421, f"this page is not served under that name, but as {', '.join(sorted(self.names))}.")
-        for origin in origins:
-            url = re.fullmatch(r"https?://(.*)", origin)
-            asking, asking_port = _split(url[1]) if url else ("", "")
-            if not self._include(asking) or asking_port != port:
-                raise Refused(403, "this page answers no other page.")
-
-    def _include(self, name: str) -> bool:
-        return name in self.names or (self.any_address and _address(name) is not None)
 
 
 class Gate:
@@ -133,7 +96,7 @@ class Gate:
     async def _upload(self, request: Request) -> str:
         """Keep the one file of a form for a while; where it lies now."""
         if sum(self.uploads.values()) > UPLOADS_BYTES:
-            raise Refused(507, f"{_megabytes(UPLOADS_BYTES)} were uploaded within the last hour; try again later.")
+            raise Refused(507, f"{megabytes(UPLOADS_BYTES)} were uploaded within the last hour; try again later.")
         try:
             async with request.form(max_files=1, max_fields=0) as form:
                 files = [value for value in form.values() if isinstance(value, UploadFile)]
@@ -192,11 +155,11 @@ class Gate:
 
 
 def _check_length(scope: Scope, allowed: int, told: int) -> None:
-    lengths = _values(scope, b"content-length")
+    lengths = header_values(scope, b"content-length")
     if len(lengths) != 1 or not re.fullmatch(r"\d{1,18}", lengths[0]):
         raise Refused(411, "the request does not say how long it is (Content-Length).")
     if int(lengths[0]) > allowed:
-        raise Refused(413, f"it has {_megabytes(int(lengths[0]))}, and at most {_megabytes(told)} are taken.")
+        raise Refused(413, f"it has {megabytes(int(lengths[0]))}, and at most {megabytes(told)} are taken.")
 
 
 def _copy(source: BinaryIO, path: Path) -> int:
@@ -224,31 +187,6 @@ def _replay(body: bytes, receive: Receive) -> Receive:
         return messages.pop() if messages else await receive()
 
     return replayed
-
-
-def _values(scope: Scope, name: bytes) -> list[str]:
-    return [value.decode("latin-1").lower() for key, value in scope["headers"] if key == name]
-
-
-def _split(authority: str) -> tuple[str, str]:
-    """Name and port of `name:port`; nothing where it is none."""
-    found = AUTHORITY.fullmatch(authority)
-    if not found:
-        return "", ""
-    name = found[1].strip("[]")
-    return _address(name) or name, found[2] or ""
-
-
-def _address(name: str) -> str | None:
-    """An IP address as it is usually written; None where it is a name."""
-    try:
-        return str(ipaddress.ip_address(name))
-    except ValueError:
-        return None
-
-
-def _megabytes(count: int) -> str:
-    return f"{count / 2**20:,.4g} MB"
 
 
 def _first_line(error: Exception) -> str:

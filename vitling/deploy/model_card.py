@@ -29,6 +29,10 @@ FITS = {
     "pad": "scaled into, and filled up with black to,",
     "crop": "scaled to cover, and cut in the middle to,",
 }
+MIRRORED = (
+    " The accuracies below are of the mean of an image's and its mirror image's logits, which `vitling predict` takes by itself; "
+    "one pass through the network alone is a little less accurate."
+)
 
 
 def render_card(run: Run, which: str, metadata: ModelMetadata, calibration: Calibration | None, place: str) -> str:
@@ -132,6 +136,7 @@ def _use(metadata: ModelMetadata, place: str) -> str:
         f"{where}Input: {seen.channels} x {seen.size[0]} x {seen.size[1]} (channels, height, width). An image is {_fitting(seen)} "
         f"({seen.interpolation}, antialiased), scaled so that a pixel of {seen.max_value} becomes 1, then normalised with mean {_numbers(seen.mean)} and "
         f"standard deviation {_numbers(seen.std)}. Output: a logit per class, in the order of `label_names` in config.json."
+        f"{MIRRORED if seen.test_mirror else ''}"
     )
 
 

@@ -1,73 +1,62 @@
-"""ONNX: a model as one file that needs neither torch nor vitling, and the way back from such a file to predictions.
+"""ONNX: a model as one file that needs neither torch nor vitling; in float32, or with weights of int8.
 
 Input `image` is (batch, C, H, W) of any batch size. Outputs are `logits` and, after the temperature and a softmax,
 `probabilities`. What the file is stands in its metadata, as a `ModelMetadata`.
 """
 
-import contextlib
-import io
-import logging
-import warnings
+import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from vitling.deploy.target import Export, Target
-from vitling.errors import UserError
+from vitling.deploy.target import Deployed, Export, Target, example_input, on_tensors, quiet
 from vitling.files import new, write_bytes
+from vitling.runs.exported import import_extra
 from vitling.runs.metadata import ModelMetadata
-from vitling.runs.onnx_model import OnnxModel, import_extra
-
-
-class Deployed(nn.Module):
-    """A model with what surrounds it in the file: normalisation before it, temperature and softmax behind it."""
-
-    def __init__(self, model: nn.Module, metadata: ModelMetadata):
-        super().__init__()
-        self.model, self.metadata = model, metadata
-
-    def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
-        if self.metadata.input == "pixels":
-            image = self.metadata.preprocessing.normalize(image)
-        logits = self.model(image)
-        return logits, (logits / (self.metadata.temperature or 1.0)).softmax(dim=1)
+from vitling.runs.onnx_model import OnnxModel
 
 
 class OnnxFile(Target):
     """One file, with the preprocessing inside unless the caller normalises."""
 
     default_name = "model.onnx"
+    suffix = ".onnx"
     takes_raw_input = True
 
     def check_packages(self) -> None:
         for package in ("onnxruntime", "onnx", "onnxscript"):
             import_extra(package)
 
-    def check_out(self, out: Path) -> None:
-        if out.suffix != ".onnx":
-            better = out / self.default_name if out.is_dir() else f"{out}.onnx"
-            raise UserError(f"out={out} must end in .onnx, such as {better}.")
-        super().check_out(out)
-
-    @contextlib.contextmanager
+    @contextmanager
     def writing(self, export: Export) -> Iterator[Callable[[Tensor], Tensor]]:
         export.callback.on_progress("translating to ONNX", 0, None)  # torch does not say how far it is
-        content = to_onnx(export.model, export.metadata)
-        yield OnnxModel(content)
+        content = self.translate(export)
+        yield on_tensors(OnnxModel(content))
         write_bytes(export.out, content, ours=new)
+
+    def translate(self, export: Export) -> bytes:
+        return to_onnx(export.model, export.metadata)
+
+
+class Int8OnnxFile(OnnxFile):
+    """The same with the matrices of its linear layers as int8, a scale per column, and their inputs rounded as they come."""
+
+    default_name = "model-int8.onnx"
+    exact = False
+
+    def translate(self, export: Export) -> bytes:
+        return to_int8(super().translate(export))
 
 
 def to_onnx(model: nn.Module, metadata: ModelMetadata) -> bytes:
     """The content of an ONNX file."""
-    seen = metadata.preprocessing
-    kind = torch.uint8 if metadata.input == "pixels" else torch.float32
-    example = torch.zeros(2, seen.channels, *seen.size, dtype=kind)  # two, because one would be taken for a constant
-    with _quiet():
+    with quiet():
         program = torch.onnx.export(
             Deployed(model, metadata).eval(),
-            (example,),
+            (example_input(metadata),),
             input_names=["image"],
             output_names=["logits", "probabilities"],
             dynamic_shapes=({0: torch.export.Dim("batch")},),
@@ -82,14 +71,16 @@ def to_onnx(model: nn.Module, metadata: ModelMetadata) -> bytes:
     return content.SerializeToString()
 
 
-@contextlib.contextmanager
-def _quiet():
-    """torch's exporter logs much that a user cannot act on; what matters is checked afterwards."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
+def to_int8(content: bytes) -> bytes:
+    """The content of an ONNX file with the weights of its matrix products as int8. Convolutions stay as they are."""
+    # An extra, asked for before.
+    import onnx
+    from onnxruntime.quantization import QuantType, quantize_dynamic
+
+    # onnxruntime quantises from file to file.
+    with tempfile.TemporaryDirectory(prefix="vitling-int8-") as folder, quiet():
+        path = Path(folder) / "int8.onnx"
+        model = onnx.load_model_from_string(content)
+        del model.graph.value_info[:]  # shapes inside, which it changes, and finds out again
+        quantize_dynamic(model, path, op_types_to_quantize=["MatMul"], per_channel=True, weight_type=QuantType.QInt8)
+        return path.read_bytes()

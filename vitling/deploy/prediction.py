@@ -2,64 +2,81 @@
 
 import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from vitling.callbacks import Callback
-from vitling.data.pipeline.reading import Reading
-from vitling.data.sources.images import IMAGE_SUFFIXES, BadImage, FileImages, load_image
-from vitling.deploy.predictor import Predictor, open_predictor
-from vitling.diagnose.overlay import attention_map, check_attention, draw_overlay
+from vitling.data.pipeline.cache import Loading, open_cache
+from vitling.data.sources.images import BadImage, FileImages
+from vitling.deploy.inputs import list_inputs
+from vitling.deploy.predictor import BATCH, Prediction, Predictor
 from vitling.errors import UserError
-from vitling.files import check_path, new, replacing, what_else
-from vitling.runs.run import Run
+from vitling.files import new, replacing
+from vitling.reports.frame import make_frame
 
-BATCH = 64
+if TYPE_CHECKING:
+    from pandas import DataFrame
+    from torch import nn
+
+    from vitling.data.pipeline.reading import Reading
+    from vitling.runs.run import Run
+
 AHEAD = 4  # batches that the threads may be ahead of the model: it never waits, and memory stays bounded
 ATTENTION_BATCH = 8  # attention weights of all layers are kept at once
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """The likeliest classes of one image, best first; none of an image that was skipped."""
+class PredictionList(list[Prediction]):
+    """Predictions in the order of the images."""
 
-    path: str
-    classes: list[str]
-    probabilities: list[float]
-    skipped: str | None = None  # why the image could not be used
-    attention: str | None = None  # the picture of where the model looked
+    def to_frame(self) -> "DataFrame":
+        """A row per image: its path, the likeliest class and its probability, then the next ones, numbered from 2."""
+        most = max((len(prediction.classes) for prediction in self), default=1)
+        numbers = ["", *(f"_{place}" for place in range(2, most + 1))]
+        rows = []
+        for found in self:
+            ranked = dict(zip(numbers, zip(found.classes, found.probabilities, strict=True), strict=False))
+            row: dict[str, Any] = {"path": found.path}
+            for number in numbers:
+                row[f"class{number}"], row[f"probability{number}"] = ranked.get(number, (None, None))
+            rows.append({**row, "skipped": found.skipped, "attention": found.attention})
+        ranks = [name for number in numbers for name in (f"class{number}", f"probability{number}")]
+        return make_frame(rows, ["path", *ranks, "skipped", "attention"])
 
 
 def predict(
-    model: Run | str | Path,
-    images: list[str | Path] | str | Path,
+    model: "Run | str | Path",
+    images: Any,
     *,
     top: int = 3,
     which: str = "best",
     calibrated: bool = True,
     attention: str | Path | None = None,
     skip_bad_images: bool = False,
-    reading: Reading | None = None,
+    reading: "Reading | None" = None,
     callback: Callback | None = None,
-) -> list[Prediction]:
-    """The classes that a model sees in files, and in all images of folders, in the order given.
+) -> PredictionList:
+    """The classes that a model sees in files, in all images of folders, or in images in memory, in the order given.
+
+    `images` are whatever a `Predictor` takes: paths, one or a list or a column of them; bytes of files; Pillow images; arrays of uint8 or
+    uint16. What has no path is called images[0] and so on.
 
     The model is whatever `open_model` opens and names its classes: a run, or what was exported from one. Probabilities are calibrated
     by the temperature that fits the run's validation images (`reading` says where those lie). `attention` is a new folder for pictures of where the model
     looked. An image that cannot be read is an error; with `skip_bad_images` its prediction says why there is none.
     """
-    paths = find_images([images] if isinstance(images, (str, Path)) else images)
-    predictor = open_predictor(model, which=which, calibrated=calibrated, reading=reading, callback=callback)
+    predictor = Predictor(model, which=which, calibrated=calibrated, reading=reading, callback=callback)
+    given = list_inputs(images, predictor.preprocessing.channels)
+    items, paths = given.images, [Path(name) for name in given.names]
+    if not items:
+        raise UserError("no images are given; name files or folders.")
     pictures = _name_pictures(paths, attention, predictor) if attention else None
-    predictions: list[Prediction] = []
-    for batch in _fitted_batches(paths, predictor):
+    predictions = PredictionList()
+    for batch in _fitted_batches(items, paths, predictor, reading, callback):
         bad = next((image for image in batch if isinstance(image, BadImage)), None)
         if bad and not skip_bad_images:
             remedy = "Repair or remove it, or leave such images out with skip_bad_images."
@@ -87,39 +104,41 @@ def _predict_batch(
     ]
     if not good:
         return predictions
-    pixels = torch.from_numpy(np.stack(list(good.values())))
-    names = predictor.class_names
-    shares, order = predictor.probabilities(pixels).topk(min(top, len(names)), dim=1)
+    pixels = np.stack(list(good.values()))
     if pictures:
         _draw(predictor, pixels, [pictures[i] for i in good])
-    for i, row, probabilities in zip(good, order.tolist(), shares.tolist(), strict=True):
-        predictions[i] = replace(
-            predictions[i],
-            classes=[names[k] for k in row],
-            probabilities=[round(p, 6) for p in probabilities],
-            attention=str(pictures[i]) if pictures else None,
-        )
+    for i, shares in zip(good, predictor.pixel_probabilities(pixels), strict=True):
+        found = predictor.best(predictions[i].path, shares, top)
+        predictions[i] = replace(found, attention=str(pictures[i]) if pictures else None)
     return predictions
 
 
-def _fitted_batches(paths: list[Path], predictor: Predictor) -> Iterator[list[np.ndarray | BadImage]]:
+def _fitted_batches(
+    items: Sequence[Any], paths: list[Path], predictor: Predictor, reading: "Reading | None", callback: Callback | None
+) -> Iterator[list[np.ndarray | BadImage]]:
     """Images in the model's size and in order, decoded by threads while the model is at work on the batch before."""
-    seen = predictor.model.preprocessing
+    seen = predictor.preprocessing
     files = FileImages(paths, np.zeros(len(paths), dtype=np.int64))
     files.alpha = seen.channels == 4
-    fit_args = seen.fit_args()
+    cache = reading.open_cache() if reading else open_cache()
+    loading = Loading(
+        lambda i: predictor.fit(items[i], str(paths[i])),
+        cache.shelf(files, **seen.fit_args()) if cache and all(isinstance(item, Path) for item in items) else None,
+        bytes_each=seen.channels * seen.size[0] * seen.size[1],
+        callback=callback,
+    )
 
     def load(i: int) -> np.ndarray | BadImage:
         try:
-            return load_image(files, i, **fit_args)
+            return loading(i)
         except BadImage as error:
             return error
 
-    with ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
+    with loading, ThreadPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
         ahead: deque[list[Future]] = deque()
         try:
-            for start in range(0, len(files), BATCH):
-                ahead.append([pool.submit(load, i) for i in range(start, min(start + BATCH, len(files)))])
+            for start in range(0, len(paths), BATCH):
+                ahead.append([pool.submit(load, i) for i in range(start, min(start + BATCH, len(paths)))])
                 if len(ahead) > AHEAD:
                     yield [image.result() for image in ahead.popleft()]
             while ahead:
@@ -133,7 +152,9 @@ def _fitted_batches(paths: list[Path], predictor: Predictor) -> Iterator[list[np
 
 def _name_pictures(paths: list[Path], folder: str | Path, predictor: Predictor) -> list[Path]:
     """A file in the new folder for each image, by its name; equal names are numbered."""
-    check_attention(predictor.model.module)
+    from vitling.diagnose.overlay import check_attention  # which imports torch
+
+    check_attention(_network(predictor))
     folder = Path(folder)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"attention={folder} exists already; name a new folder, so that nothing is overwritten.")
@@ -149,40 +170,32 @@ def _name_pictures(paths: list[Path], folder: str | Path, predictor: Predictor) 
     return pictures
 
 
-def _draw(predictor: Predictor, pixels: Tensor, pictures: list[Path]) -> None:
-    network, normalize = predictor.model.module, predictor.model.preprocessing.normalize
+def _network(predictor: Predictor) -> "nn.Module":
+    """The network, to look inside it."""
+    from vitling.runs.opening import only_outputs  # which imports torch
+
+    if predictor.opened is None:
+        raise only_outputs(predictor.name, "an exported file")
+    return predictor.opened.module
+
+
+def _draw(predictor: Predictor, pixels: np.ndarray, pictures: list[Path]) -> None:
+    # Only for pictures: an exported file predicts without torch.
+    import torch
+
+    from vitling.diagnose.overlay import attention_map, draw_overlay  # which imports torch
+
+    network, normalize = _network(predictor), predictor.preprocessing.normalize
     device = next(network.parameters()).device
     for start in range(0, len(pixels), ATTENTION_BATCH):
-        part = slice(start, start + ATTENTION_BATCH)
-        masks = attention_map(network, normalize(pixels[part].to(device)))
-        for image, mask, path in zip(pixels[part], masks, pictures[part], strict=True):
+        part = torch.from_numpy(pixels[start : start + ATTENTION_BATCH])
+        masks = attention_map(network, normalize(part.to(device)))
+        for image, mask, path in zip(part, masks, pictures[start : start + ATTENTION_BATCH], strict=True):
             with replacing(path, ours=new) as temporary:
                 draw_overlay(image, mask).save(temporary)
 
 
 # Which images
-
-
-def find_images(given: list[str | Path]) -> list[Path]:
-    """The given files, and the images below the given folders in the order of their names."""
-    found = []
-    for path in map(check_path, given):
-        if path.is_dir():
-            inside = sorted(p for p in path.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file())
-            if not inside:
-                raise UserError(
-                    f"no images in {path}; files ending in {', '.join(sorted(IMAGE_SUFFIXES)[:6])} ... are read."
-                )
-            found += inside
-        elif path.exists():
-            if other := what_else(path):
-                raise UserError(f"{path} is {other}, not an image.")
-            found.append(path)
-        else:
-            raise UserError(f"no image at {path}.")
-    if not found:
-        raise UserError("no images are given; name files or folders.")
-    return found
 
 
 def read_paths(stream: BinaryIO, *, null: bool = False) -> list[str]:

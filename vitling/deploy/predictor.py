@@ -1,76 +1,169 @@
-"""A model to predict with: whatever `open_model` opens, with class names and a temperature."""
+"""Predictor: a model to predict with, from whatever names one. An exported file is opened without torch, within a second."""
 
+import os
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
-from torch import Tensor
+import numpy as np
 
+import vitling
 from vitling.callbacks import Callback
-from vitling.data.pipeline.reading import Reading
+from vitling.data.threads import map_threads
+from vitling.deploy.inputs import Inputs, fit_input, list_inputs
 from vitling.errors import UserError
-from vitling.evaluation.temperature import calibrate
-from vitling.runs.opening import OpenedModel, open_model
-from vitling.runs.run import Run
+from vitling.runs.exported import find_exported, open_exported
+from vitling.validation.values import Range, check
+
+if TYPE_CHECKING:
+    from vitling.data.pipeline.reading import Reading
+    from vitling.runs.metadata import ModelMetadata
+    from vitling.runs.opening import OpenedModel
+    from vitling.runs.run import Run
+
+BATCH = 64
+Top = Annotated[int, Range(1, 10_000_000)]
 
 
-@dataclass
+@dataclass(frozen=True)
+class Prediction:
+    """The likeliest classes of one image, best first; none of an image that was skipped."""
+
+    path: str  # of the file, or what messages call the image
+    classes: list[str]
+    probabilities: list[float]
+    skipped: str | None = None  # why the image could not be used
+    attention: str | None = None  # the picture of where the model looked
+
+
 class Predictor:
-    """Pixels in, class probabilities out."""
+    """Images in, classes and probabilities out. Several threads may share one."""
 
-    model: OpenedModel
+    name: str
+    opened: "OpenedModel | None"  # None of an exported file
+    class_names: list[str]
     temperature: float | None  # None: the probabilities are the model's own, not calibrated
 
-    @property
-    def class_names(self) -> list[str]:
-        assert self.model.class_names is not None  # `open_predictor` refuses a model without
-        return self.model.class_names
+    def __init__(
+        self,
+        source: "Run | str | os.PathLike",
+        *,
+        which: str = "best",
+        calibrated: bool = True,
+        reading: "Reading | None" = None,
+        callback: Callback | None = None,
+    ):
+        """Open a model that names its classes: a run (`which` of its weights, best or last), or what was exported from one.
+
+        With `calibrated`, logits are divided by the model's temperature: as an exported file says it, or as fitted on the run's
+        validation images (`reading` says where those lie). Where there is none, the callback's log gets the reason, or a
+        warning is given, and the probabilities are the model's own.
+        """
+        metadata: ModelMetadata | None
+        path = find_exported(source)
+        if path is not None:
+            if which != "best":
+                raise UserError(f"which={which} is for runs; {path.name} has only one set of weights.")
+            model = open_exported(path)
+            self.name, self.opened, metadata = path.name, None, model.metadata
+            self.preprocessing, self.class_names = metadata.preprocessing, metadata.class_names
+            self._logits: Callable[[np.ndarray], np.ndarray] = model
+        else:
+            self.opened = _open_with_torch(source, which, callback)
+            self.name, metadata = self.opened.name, self.opened.metadata
+            if self.opened.class_names is None:
+                raise UserError(f"{self.name} does not name its classes; give a run, or what was exported from one.")
+            self.preprocessing, self.class_names = self.opened.preprocessing, self.opened.class_names
+            self._logits = _torch_logits(self.opened)
+        self.temperature = None
+        if calibrated:
+            try:
+                run = self.opened.run if self.opened else None
+                self.temperature = _temperature(self.name, run, metadata, which, reading, callback)
+            except UserError as error:
+                (callback.log if callback else warnings.warn)(str(error))
 
     @property
     def calibrated(self) -> bool:
         return self.temperature is not None
 
-    @torch.inference_mode()
-    def probabilities(self, pixels: Tensor) -> Tensor:
-        """(B, classes), on the CPU, of uint8 images in the model's size."""
-        return (self.model.logits(pixels) / (self.temperature or 1.0)).softmax(dim=1)
+    def __call__(self, images: Any, *, top: int = 3) -> "Prediction | list[Prediction]":
+        """The likeliest classes of an image, or of each of many.
+
+        An image is a path, the bytes of a file (or an open one), a Pillow image, or an array or tensor of uint8 or uint16:
+        height x width, with the channels last or first. A list, an array of four axes or a folder are many.
+        """
+        check(top, Top, "top")
+        inputs = list_inputs(images, self.preprocessing.channels)
+        found = [self.best(name, row, top) for name, row in zip(inputs.names, self._predict(inputs), strict=True)]
+        return found[0] if inputs.single else found
+
+    def probabilities(self, images: Any) -> np.ndarray:
+        """(images, classes), float32, in the order of `class_names`; of images as for calling it."""
+        return self._predict(list_inputs(images, self.preprocessing.channels))
+
+    def _predict(self, inputs: Inputs) -> np.ndarray:
+        def fit(i: int) -> np.ndarray:
+            return self.fit(inputs.images[i], inputs.names[i])
+
+        parts = [np.zeros((0, len(self.class_names)), np.float32)]
+        for start in range(0, len(inputs.images), BATCH):
+            numbers = range(start, min(start + BATCH, len(inputs.images)))
+            fitted = [fit(start)] if len(numbers) == 1 else list(map_threads(fit, numbers))
+            parts.append(self.pixel_probabilities(np.stack(fitted)))
+        return np.concatenate(parts)
+
+    def fit(self, image: Any, name: str = "the image") -> np.ndarray:
+        """One image as the model sees it: uint8 of (channels, height, width). What cannot be used is a `BadImage`."""
+        return fit_input(image, self.preprocessing, name)
+
+    def pixel_probabilities(self, pixels: np.ndarray) -> np.ndarray:
+        """(B, classes) of images that `fit` has brought to the model's size, (B, C, H, W)."""
+        logits = self._logits(pixels).astype(np.float32, copy=False) / np.float32(self.temperature or 1.0)
+        shares = np.exp(logits - logits.max(axis=1, keepdims=True))
+        return shares / shares.sum(axis=1, keepdims=True)
+
+    def best(self, name: str, probabilities: np.ndarray, top: int) -> Prediction:
+        """The likeliest classes out of all probabilities of one image."""
+        order = np.argsort(-probabilities, kind="stable")[:top]
+        return Prediction(
+            name, [self.class_names[k] for k in order], [round(float(probabilities[k]), 6) for k in order]
+        )
 
 
-def open_predictor(
-    source: Run | str | Path,
-    *,
-    which: str = "best",
-    calibrated: bool = True,
-    reading: Reading | None = None,
-    callback: Callback | None = None,
-) -> Predictor:
-    """Open a model that names its classes: a run, or what was exported from one.
+def _open_with_torch(source: "Run | str | os.PathLike", which: str, callback: Callback | None) -> "OpenedModel":
+    vitling.register_models()  # first: it cures a torchvision that does not match torch
+    from vitling.runs.opening import open_model  # which imports torch
 
-    With `calibrated`, logits are divided by the model's temperature. Where there is none, the callback's log gets the reason, or a
-    warning is given, and the probabilities are the model's own.
-    """
-    model = open_model(source, which=which, callback=callback)
-    if model.class_names is None:
-        raise UserError(f"{model.name} does not name its classes; give a run, or what was exported from one.")
-    if not calibrated:
-        return Predictor(model, None)
-    try:
-        return Predictor(model, _temperature(model, which, reading, callback))
-    except UserError as error:
-        (callback.log if callback else warnings.warn)(str(error))
-        return Predictor(model, None)
+    return open_model(Path(source) if isinstance(source, os.PathLike) else source, which=which, callback=callback)
 
 
-def _temperature(model: OpenedModel, which: str, reading: Reading | None, callback: Callback | None) -> float:
+def _torch_logits(opened: "OpenedModel") -> Callable[[np.ndarray], np.ndarray]:
+    import torch  # an exported file needs none
+
+    return lambda pixels: opened.logits(torch.from_numpy(pixels)).numpy()
+
+
+def _temperature(
+    name: str,
+    run: "Run | None",
+    metadata: "ModelMetadata | None",
+    which: str,
+    reading: "Reading | None",
+    callback: Callback | None,
+) -> float:
     """As the file says; of a run, as fitted on its validation images. An error says why there is none."""
-    if model.run is not None:
+    if run is not None:
+        from vitling.evaluation.temperature import calibrate  # which imports torch
+
         try:
-            return calibrate(model.run, which, reading=reading, callback=callback).temperature
+            return calibrate(run, which, reading=reading, callback=callback).temperature
         except UserError as error:
             raise UserError(
                 f"probabilities are not calibrated, because the run's validation images cannot be read: {error}"
             ) from None
-    if model.metadata is None or model.metadata.temperature is None:
-        raise UserError(f"{model.name} was exported without a temperature: its probabilities are not calibrated")
-    return model.metadata.temperature
+    if metadata is None or metadata.temperature is None:
+        raise UserError(f"{name} was exported without a temperature: its probabilities are not calibrated")
+    return metadata.temperature

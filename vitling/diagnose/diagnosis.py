@@ -6,19 +6,24 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from vitling.callbacks import Callback
 from vitling.data.pipeline.loader import Resident
 from vitling.data.pipeline.reading import Reading
+from vitling.data.pipeline.training_data import open_recipe_data, split_training
 from vitling.diagnose.cka import SMALLEST_BATCH
+from vitling.diagnose.evidence import Evidence, gather_evidence
 from vitling.diagnose.files import check_page, write_diagnosis
+from vitling.diagnose.growth import LearningCurve
 from vitling.diagnose.health import generalisation_gap
 from vitling.diagnose.match import Match, match_layers
+from vitling.diagnose.measurements import Layer, Measurements
 from vitling.diagnose.result import Diagnosis
 from vitling.diagnose.sharpness import loss_sharpness
 from vitling.diagnose.single_pass import measure
-from vitling.diagnose.subject import Pictures, Source, Subject, distinct_names, open_subjects
+from vitling.diagnose.subject import Pictures, Source, Subject, distinct_names, open_subjects, run_without_weights
+from vitling.diagnose.suspects import SuspectLabels, suspect_labels
 from vitling.diagnose.verdict import judge
 from vitling.errors import UserError
 from vitling.evaluation.calibration import reliability_curve
@@ -26,6 +31,7 @@ from vitling.evaluation.loop import evaluate_batches
 from vitling.evaluation.metrics import measure as evaluate_logits
 from vitling.models.inspect import find_blocks, first_tensor, what_works
 from vitling.runs.device import default_device
+from vitling.runs.run import Run
 
 IMAGES = 512
 BATCH = 64
@@ -40,15 +46,20 @@ def diagnose(
     images: int = IMAGES,
     which: str = "best",
     reading: Reading | None = None,
+    learning_curve: LearningCurve | None = None,
+    label_errors: SuspectLabels | None = None,
     callback: Callback | None = None,
 ) -> list[Diagnosis]:
     """Measure one model, or two and their similarity, on the same held-out pictures, and judge them.
 
-    A source is whatever `open_model` opens, besides ONNX. `data` is needed where the first is not a run.
+    A source is whatever `open_model` opens, besides ONNX. `data` is needed where the first is not a run. What limits a run, and which of its
+    images, is asked of the first one where it is a run on its own data. `learning_curve` (`vitling.studies.learning_curve.learn_parts`) and
+    `label_errors` (`cross_validate`) are what has been found by training; without the second, only held-out images are suspected.
     """
-    first, second, pictures, train = open_subjects(
-        source, other, data, images=images, which=which, reading=reading, callback=callback
-    )
+    if (broken := run_without_weights(source)) and other is None and data is None:
+        return [_without_weights(broken, reading, callback or Callback())]
+    opened = open_subjects(source, other, data, images=images, which=which, reading=reading, callback=callback)
+    first, second, pictures, train = opened.first, opened.second, opened.pictures, opened.train
     subjects = [subject for subject in (first, second) if subject is not None]
     if second is not None and first.name == second.name:
         first.name, second.name = distinct_names(first, second)
@@ -62,8 +73,39 @@ def diagnose(
         run = diagnosis.subject.run
         if train is not None and diagnosis.evaluation is not None and run and run.info["data"]["name"] == train.data:
             _look_at_training(diagnosis, train, callback)
+        if diagnosis is result[0] and diagnosis.gap is not None and run is not None:
+            diagnosis.evidence = gather_evidence(
+                run, diagnosis.subject, opened.dataset, which=which, reading=reading, callback=callback
+            )
+            diagnosis.notes += diagnosis.evidence.notes
+            diagnosis.learning_curve = learning_curve
+            diagnosis.label_errors = label_errors or _suspected(diagnosis.evidence)
         diagnosis.findings = judge(diagnosis, next((d for d in result if d is not diagnosis), None))
     return result
+
+
+def _suspected(evidence: Evidence) -> SuspectLabels | None:
+    """Without training anything: validation images, by the run itself, which did not learn from them."""
+    seen = evidence.val
+    return None if seen is None else suspect_labels(seen.images, seen.probabilities, "validation")
+
+
+def _without_weights(run: Run, reading: Reading | None, callback: Callback) -> Diagnosis:
+    """Of a run that ended before its first validation: what it logged, its data, and other rates."""
+    dataset = open_recipe_data(run.recipe, reading or Reading())
+    _, held_out = split_training(dataset, run.recipe)
+    nothing = Measurements(0, [], [], Layer(name=run.recipe.model, numbers={}), None, torch.empty(0, 0), None)
+    diagnosis = Diagnosis(
+        Subject(run.path.name, nn.Identity(), run.preprocessing(), run.class_names, run),
+        Pictures(dataset.name, "val", held_out.subset([]), dataset.class_names),
+        Resident(torch.empty(0), torch.empty(0, dtype=torch.long)),
+        nothing,
+        {},
+        evidence=gather_evidence(run, None, dataset, reading=reading, callback=callback),
+        notes=[f"it has no weights, so there is no network to look into: {run.info['stopped']}"],
+    )
+    diagnosis.findings = judge(diagnosis)
+    return diagnosis
 
 
 def _measure(subjects: list[Subject], pixels: list[Resident], pictures: Pictures, callback: Callback) -> Diagnosis:

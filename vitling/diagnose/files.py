@@ -1,6 +1,7 @@
 """The files of a diagnosis: the page, and the numbers beside it."""
 
 import json
+import math
 from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,12 @@ import numpy as np
 from torch import Tensor
 
 from vitling.callbacks import Callback
+from vitling.diagnose.confusions import mixed_up
+from vitling.diagnose.evidence import Evidence
 from vitling.diagnose.page import diagnosis_page
 from vitling.diagnose.result import Diagnosis
-from vitling.diagnose.verdict import headline, indicators
+from vitling.diagnose.suspects import SuspectLabels
+from vitling.diagnose.verdict import advised, headline, indicators
 from vitling.files import json_with, refuse_foreign, replacing, starting_with, write_text
 from vitling.reports.page import is_page, write_page
 
@@ -35,6 +39,8 @@ def write_diagnosis(
         found: dict[str, Any] = {f"{d.name}/{key}": value for d in results for key, value in arrays(d).items()}
         np.savez_compressed(temporary, **found)
     callback.on_progress("drawing", 1, 1)
+    if run := results[0].subject.run:
+        run.publish()
     return page
 
 
@@ -73,6 +79,11 @@ def as_dict(d: Diagnosis) -> dict:
             "images": m.images,
             "headline": headline(d),
             "verdict": [vars(finding) for finding in d.findings],
+            "advice": [{"advice": f.advice, "command": f.command, "gain": f.gain} for f in advised(d)],
+            "evidence": d.evidence and evidence_as_dict(d.evidence),
+            "learning_curve": d.learning_curve and {**vars(d.learning_curve), "sentence": d.learning_curve.sentence},
+            "label_errors": d.label_errors and suspects_as_dict(d.label_errors, d.pictures.class_names),
+            "mixed_up": d.evaluation and mixed_up(d.evaluation),
             "indicators": indicators(d),
             "accuracy": d.evaluation and d.evaluation.top1,
             "accuracy_interval": d.evaluation and d.evaluation.top1_interval,
@@ -91,6 +102,42 @@ def as_dict(d: Diagnosis) -> dict:
             "notes": d.notes,
         }
     )
+
+
+def evidence_as_dict(e: Evidence) -> dict:
+    """What the findings about the run and its data rest on."""
+    curve = e.curve
+    return {
+        "class_images": dict(zip(e.class_names, e.counts.tolist(), strict=True)),
+        "train_accuracy": e.train and e.train.accuracy,
+        "val_accuracy": e.val and e.val.accuracy,
+        "probe_accuracy": e.probe and e.probe.accuracy,
+        "mirrored_accuracy": e.mirrored,
+        "unmirrored_accuracy": e.unchanged,
+        "input_mean": None if e.input_mean is None else e.input_mean.tolist(),
+        "input_std": None if e.input_std is None else e.input_std.tolist(),
+        "rates": e.rates and {f"{factor:g}": loss for factor, loss in e.rates.losses.items()},
+        "copies": {split: {"images": c.images, "pairs": c.pairs} for split, c in e.copies.items()},
+        "stopped_rising": curve and curve.stopped_rising,
+        "lowest_loss_at": curve and curve.lowest_loss_at,
+        "loss_rise": curve and curve.loss_rise,
+        "late_rise": curve and curve.late_rise,
+        "failure": e.failure,
+    }
+
+
+def suspects_as_dict(suspects: SuspectLabels, names: list[str]) -> dict:
+    """Every image whose label is probably wrong, the surest first."""
+    labels = suspects.images.labels
+    return {
+        "how": suspects.how,
+        "images": suspects.errors.images,
+        "share": suspects.errors.share,
+        "suspects": [
+            {"image": suspects.images.names[i], "label": names[labels[i]], "suggested": names[guess]}
+            for i, guess in zip(suspects.errors.index.tolist(), suspects.errors.suggested.tolist(), strict=True)
+        ],
+    }
 
 
 def arrays(d: Diagnosis) -> dict[str, np.ndarray]:
@@ -117,4 +164,6 @@ def _plain(value):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
-    return None if isinstance(value, float) and value != value else value
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if value != value else str(value)
+    return value.item() if isinstance(value, np.generic) else value

@@ -1,41 +1,43 @@
-"""What the verdict reads: numbers of a diagnosis, and the sentences it makes of them."""
+"""What a diagnosis says: findings, and the numbers of a network's inside that some of them rest on."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from vitling.diagnose.result import Diagnosis
-from vitling.methods import find_remedies
-
-LOCALITY = ", or ".join(
-    ["a network with convolutions in its patches and MLPs (model=dhvt_nano)", *find_remedies("no locality")]
-)
 
 
 @dataclass
 class Indicator:
-    """One number of a diagnosis, and how to read it; judged by the ranges in references.json under its name."""
+    """One number of the inside of a network, and on which side it is bad where references.json can tell that."""
 
     name: str
     value: Callable[[Diagnosis], float | None]
     sentence: str  # what it says, with {value}
     bad: str  # "high" or "low"
-    advice: str | Callable[[Diagnosis], str]
-    # 95 %; within it, the value gets the benefit of the doubt
-    interval: Callable[[Diagnosis], tuple[float, float] | None] | None = None
-    of_the_data: bool = False  # depends so much on the data that it is judged on the reference data only
-    tokens: bool = True  # judged against networks of the same kind only: tokens and CNN maps are not comparable
+    blocks: int = 1  # fewer than these, and the number says nothing
 
 
 @dataclass
 class Finding:
-    """A sentence of the verdict."""
+    """Something that a diagnosis says of a run, with what it rests on and what to do about it."""
 
-    name: str
+    name: str  # the cause, in the same words every time
     state: str  # problem | watch | ok
     value: float
-    sentence: str
-    reference: str  # the range, and where it comes from
-    advice: str = ""  # empty where there is nothing to do
+    sentence: str  # in plain words
+    reference: str = ""  # the numbers behind it, and why the limit lies where it does
+    advice: str = ""  # in plain words; empty where there is nothing to do
+    command: str = ""  # the same, to be pasted
+    question: str = "training"  # training | data | inside
+    confidence: float = 1.0  # from 0 to 1
+    gain: float | None = (
+        None  # what the advice is expected to bring, in points of accuracy; None where it cannot be said
+    )
+    details: dict = field(default_factory=dict)  # further numbers, for the JSON and the fold
+
+    @property
+    def cause(self) -> str:
+        return self.name
 
 
 def first_quarter(layers: list) -> list:

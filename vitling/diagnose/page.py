@@ -1,4 +1,4 @@
-"""The diagnosis as a page: verdict first, then what it rests on."""
+"""The diagnosis as a page: what to do, then the three questions that it answers, with their numbers in folds."""
 
 from collections.abc import Callable
 
@@ -6,21 +6,38 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vitling.data.pipeline.decoding import decode
 from vitling.diagnose.attention import attention_masks, fold_head_tokens, head_token_maps, resize_masks
 from vitling.diagnose.attribution import relevance_map
 from vitling.diagnose.cka import CkaMatrix
+from vitling.diagnose.confusions import mixed_up
+from vitling.diagnose.evidence import Evidence
 from vitling.diagnose.features import conv_maps, token_maps
+from vitling.diagnose.growth import LearningCurve
 from vitling.diagnose.match import Match
 from vitling.diagnose.measures import MEASURES
 from vitling.diagnose.measures.channels import judge_channels
 from vitling.diagnose.measures.measure import AttentionMeasure, BlockMeasure, ModelMeasure
 from vitling.diagnose.result import Diagnosis
-from vitling.diagnose.run_page import learning_charts, picture_parts, validation_parts
-from vitling.diagnose.verdict import headline, references
+from vitling.diagnose.run_page import learning_charts, picture_parts
+from vitling.diagnose.verdict import advised, headline, indicators, references
 from vitling.errors import UserError
 from vitling.models.inspect import Captured, as_tokens, capture_batch, find_attention_layout, rollout_chain
 from vitling.reports import plots
-from vitling.reports.page import Chart, Facts, Findings, Page, Picture, Section, Strip, Table, Text, as_picture, percent
+from vitling.reports.page import (
+    Chart,
+    Facts,
+    Findings,
+    Fold,
+    Page,
+    Picture,
+    Section,
+    Strip,
+    Table,
+    Text,
+    as_picture,
+    percent,
+)
 
 EXAMPLES = 4  # pictures over which attention is drawn
 LAYERS = 12  # most layers drawn of a deep network
@@ -29,13 +46,16 @@ TILE = 72  # CSS pixels
 
 
 def diagnosis_page(results: list[Diagnosis]) -> Page:
-    """The page of one diagnosis, or of two side by side."""
-    first = results[0]
-    sections: list[Section | None] = [verdict_section(d, alone=len(results) == 1) for d in results]
-    sections += [overview(results), attention_section(results), *(pictures_of_attention(d) for d in results)]
-    sections += [features_section(results), *(feature_maps(d) for d in results), similarity_section(results)]
-    sections += [predictions_section(d, alone=len(results) == 1) for d in results]
-    sections += [training_section(d, alone=len(results) == 1) for d in results]
+    """The page of one diagnosis, or of two side by side: what to do, then the three questions."""
+    first, alone = results[0], len(results) == 1
+    measured = [d for d in results if d.measurements.images]
+    sections: list[Section | None] = [verdict_section(d, alone=alone) for d in results]
+    sections += [training_section(d, alone=alone) for d in results]
+    sections += [images_section(d, alone=alone) for d in measured]
+    sections += [inside_section(measured)] if measured else []
+    sections += [attention_section(measured), *(pictures_of_attention(d) for d in measured)]
+    sections += [features_section(measured), *(feature_maps(d) for d in measured)]
+    sections += [similarity_section(measured)] if measured else []
     sections += [left_out(results), about()]
     names = " and ".join(d.name for d in results)
     return Page(
@@ -59,10 +79,41 @@ def _measured(kind: type, results: list[Diagnosis]) -> list:
 
 
 def verdict_section(d: Diagnosis, *, alone: bool) -> Section:
-    return Section(_title("Verdict", d, alone), [Findings(d.findings)] if d.findings else [], headline(d))
+    shown = advised(d)
+    rest = [finding for finding in d.findings if finding not in shown]
+    parts: list = [Findings(shown)] if shown else [Text("Nothing to do.")] if d.evidence else []
+    parts += [Fold("what else was noticed", [Findings(rest)])] if rest else []
+    return Section(_title("What to do", d, alone), parts, headline(d))
 
 
-def overview(results: list[Diagnosis]) -> Section:
+def inside_section(results: list[Diagnosis]) -> Section:
+    """Numbers without a judgement, but where one was measured."""
+    parts: list = [overview(results)]
+    known = [name for name in indicators(results[0]) if name != "accuracy"]
+    values = [indicators(d) for d in results]
+    rows = [
+        (name, *("–" if (value := one[name]) is None or value != value else f"{value:.3f}" for one in values))
+        for name in known
+        if any(one[name] is not None for one in values)
+    ]
+    if rows:
+        caption = "Numbers, not judgements: one is judged only by ranges of its own family and size that told good runs from bad ones on three datasets."
+        parts.append(Fold("numbers of the inside", [Table(("", *(d.name for d in results)), rows, caption)]))
+    judged = [f for d in results for f in d.findings if f.question == "inside"]
+    parts += [Findings(judged)] if judged else []
+    for d in results:
+        parts += calibration_parts(d)
+    return Section("3. What is unusual inside?", [*parts, *_measured(ModelMeasure, results)])
+
+
+def calibration_parts(d: Diagnosis) -> list:
+    if d.evaluation is None:
+        return []
+    caption = f"Reliability: {d.evaluation.ece:.3f} is the mean distance from the diagonal (ECE). Below it, the model is overconfident."
+    return [Fold(f"calibration of {d.name}", [Chart(plots.reliability(d.reliability), caption)])]
+
+
+def overview(results: list[Diagnosis]) -> Table:
     head = ("", *(d.name for d in results))
 
     def row(name: str, value: Callable[[Diagnosis], object]) -> tuple:
@@ -93,7 +144,7 @@ def overview(results: list[Diagnosis]) -> Section:
         row("calibration error (ECE)", lambda d: d.evaluation and f"{d.evaluation.ece:.3f}"),
         row("sharpness of the loss", lambda d: None if d.sharpness is None else f"{d.sharpness:.3f}"),
     ]
-    return Section("Numbers", [Table(head, rows), *_measured(ModelMeasure, results)])
+    return Table(head, rows)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -290,7 +341,7 @@ def _grey(one: Tensor) -> np.ndarray:
 
 def similarity_section(results: list[Diagnosis]) -> Section | None:
     first, last = results[0], results[-1]
-    if first.cka is None:
+    if first.cka is None or max(first.cka.matrix.shape) < 2:  # one layer resembles itself
         return None
     parts = similarity_parts(first.cka, first.match, first.name, last.name)
     return Section("Similarity of layers", parts, "Which layers compute the same thing?")
@@ -338,26 +389,114 @@ def similarity_parts(cka: CkaMatrix, match: Match | None, first: str, last: str)
 # Predictions and training
 
 
-def predictions_section(d: Diagnosis, *, alone: bool) -> Section | None:
+def training_section(d: Diagnosis, *, alone: bool) -> Section | None:
+    """Question 1, from the course of the run, and from training on parts where that was asked for."""
+    run, e = d.subject.run, d.evidence
+    if run is None or not (run.metrics() or e):
+        return None
+    parts: list = learning_charts(run) if run.metrics() else []
+    if e is not None:
+        rows = [
+            ("training images", percent(e.train.accuracy if e.train else None)),
+            ("validation images", percent(e.val.accuracy if e.val else None)),
+            ("a linear classifier on fixed features", percent(e.probe.accuracy if e.probe else None)),
+            ("always the largest class", percent(e.chance)),
+        ]
+        parts.insert(0, Table(("accuracy of", ""), rows))
+        if e.rates:
+            tried = [(f"{factor:g}", f"{loss:.3f}") for factor, loss in sorted(e.rates.losses.items())]
+            caption = f"Loss after {e.rates.steps} steps from the first weights, by the factor on the run's rate; guessing: {e.rates.chance:.2f}."
+            parts.append(Fold("learning rates that were tried", [Table(("factor", "loss"), tried, caption)]))
+    if d.learning_curve is not None:
+        parts += growth_parts(d.learning_curve)
+    title = "1. Too short, too small, overfitting, or too little data?"
+    return Section(_title(title, d, alone), parts)
+
+
+def growth_parts(curve: LearningCurve) -> list:
+    accuracy = {"validation": [part.accuracy for part in curve.parts]}
+    svg = plots.lines([part.images for part in curve.parts], accuracy, x="training images", y="accuracy", unit=True)
+    low, high = (100 * end for end in curve.interval)
+    text = f"{curve.sentence} (95 % interval {low:.1f} to {high:.1f} points, at the run's number of epochs.)"
+    return [Text(text), Chart(svg, "Accuracy by the number of training images.")]
+
+
+def images_section(d: Diagnosis, *, alone: bool) -> Section | None:
+    """Question 2: classes with their intervals, pairs with examples, labels, copies."""
     if d.evaluation is None:
         return None
-    caption = f"Reliability: {d.evaluation.ece:.3f} is the mean distance from the diagonal (ECE). Below it, the model is overconfident."
-    parts = [
-        Chart(plots.reliability(d.reliability), caption),
-        *validation_parts(d.evaluation),
-        *picture_parts(d.measurements.logits, d.pixels, d.pictures.class_names),
+    parts: list = [
+        Chart(
+            plots.class_accuracy(d.evaluation.per_class),
+            "Accuracy per class with 95 % intervals, the worst classes first.",
+        ),
+        Chart(
+            plots.confusion(np.asarray(d.evaluation.confusion), d.evaluation.class_names),
+            "Confusion: truth in rows, prediction in columns, as shares of a row.",
+        ),
+        *pair_strips(d),
+        *suspect_parts(d),
+        *(copy_tables(d.evidence) if d.evidence else []),
+        Fold("most confident mistakes", picture_parts(d.measurements.logits, d.pixels, d.pictures.class_names)),
     ]
-    return Section(_title("Predictions", d, alone), parts, "What does it get wrong, and does it know?")
+    if d.evidence is not None:
+        counts = sorted(zip(d.evidence.counts.tolist(), d.evidence.class_names, strict=True))
+        rows = [(name, count) for count, name in counts[:20]]
+        parts.append(Fold("training images of each class, the fewest first", [Table(("class", "images"), rows)]))
+    return Section(_title("2. Which classes and images?", d, alone), parts)
 
 
-def training_section(d: Diagnosis, *, alone: bool) -> Section | None:
-    run = d.subject.run
-    if run is None or not run.metrics():
-        return None
-    parts: list = learning_charts(run)
-    if not run.gradients():
-        parts.append(Text("This run has no log of gradient norms: it was trained by an earlier version."))
-    return Section(_title("Training", d, alone), parts)
+def pair_strips(d: Diagnosis, pairs: int = 4, shown: int = 6) -> list:
+    """The pairs that are mixed up most, each with pictures of one that was taken for the other."""
+    assert d.evaluation is not None  # asked by the section
+    names, labels = d.pictures.class_names, d.pixels.labels
+    guesses = d.measurements.logits.argmax(dim=1)
+    strips = []
+    for pair in mixed_up(d.evaluation, pairs):
+        a, b = names.index(pair["first"]), names.index(pair["second"])
+        wrong = (((labels == a) & (guesses == b)) | ((labels == b) & (guesses == a))).nonzero().flatten()[:shown]
+        row = [
+            as_picture(d.pixels.images[i], f"{names[labels[i]]}, taken for {names[guesses[i]]}", TILE)
+            for i in wrong.tolist()
+        ]
+        strips.append(Strip([row], f"'{pair['first']}' and '{pair['second']}' are mixed up {pair['images']} times."))
+    return strips
+
+
+def suspect_parts(d: Diagnosis, shown: int = 16) -> list:
+    """Pictures whose label is probably wrong, the surest first, and the names of all."""
+    suspects = d.label_errors
+    if suspects is None or not len(suspects.errors.index):
+        return []
+    names, labels = d.pictures.class_names, suspects.images.labels
+    found = list(zip(suspects.errors.index.tolist(), suspects.errors.suggested.tolist(), strict=True))
+    some = suspects.images.subset(np.array([i for i, _ in found[:shown]]))
+    pixels = decode(some, **d.subject.preprocessing.fit_args())
+    row = [
+        as_picture(pixels[k], f"labelled {names[labels[i]]}, probably {names[guess]}", TILE)
+        for k, (i, guess) in enumerate(found[:shown])
+    ]
+    by = (
+        "found by runs that did not learn from them (cross-validation)"
+        if suspects.how == "cross-validation"
+        else "among the validation images; label_errors looks at all training images"
+    )
+    caption = f"Labels that are probably wrong, {by}: {len(found):,} of {suspects.errors.images:,} images. Hard images are among them: look before you change one."
+    rows = [(suspects.images.names[i], names[labels[i]], names[guess]) for i, guess in found[:200]]
+    return [Strip([row], caption), Fold("their names", [Table(("image", "label", "probably"), rows)])]
+
+
+def copy_tables(e: Evidence) -> list:
+    named = {
+        "train": "Copies among the training images",
+        "val": "Validation images in train",
+        "test": "Test images in train",
+    }
+    return [
+        Fold(f"{named[split]}: {len(copies.pairs):,}", [Table((split, "train"), copies.pairs[:50])])
+        for split, copies in e.copies.items()
+        if copies.pairs
+    ]
 
 
 def left_out(results: list[Diagnosis]) -> Section | None:
@@ -373,14 +512,14 @@ def left_out(results: list[Diagnosis]) -> Section | None:
 def about() -> Section:
     made = references()["provenance"]
     text = (
-        "The ranges of the verdict are measured on our own small runs: "
-        f"{made['command']}, {made['date']}, torch {made['torch']}, timm {made['timm']}. "
-        "The raw numbers of this page lie beside it as .json and .npz."
+        "Findings about a run and its data compare it with itself; docs/diagnosis.md says how often they are right. Numbers of the inside were measured "
+        f"on our own small runs too ({made['command']}, {made['date']}, torch {made['torch']}, timm {made['timm']}). "
+        "All numbers of this page lie beside it as .json and .npz."
     )
     datasets = [
         (dataset["title"], run["kind"], run["seed"], run["epochs"], percent(run["accuracy"]), f"{run['parameters']:,}")
         for dataset in references()["datasets"]
         for run in dataset["runs"]
     ]
-    table = Table(("data", "network", "seed", "epochs", "accuracy", "parameters"), datasets, "The reference runs")
-    return Section("Where the ranges come from", [Text(text), table])
+    table = Table(("data", "network", "seed", "epochs", "accuracy", "parameters"), datasets)
+    return Section("Where this comes from", [Text(text), Fold("our reference runs", [table])])

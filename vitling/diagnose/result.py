@@ -6,10 +6,13 @@ from torch import Tensor
 
 from vitling.data.pipeline.loader import Resident
 from vitling.diagnose.cka import CkaMatrix
+from vitling.diagnose.evidence import Evidence
+from vitling.diagnose.growth import LearningCurve
 from vitling.diagnose.health import Gap
 from vitling.diagnose.match import Match
 from vitling.diagnose.measurements import Measurements
 from vitling.diagnose.subject import Pictures, Subject
+from vitling.diagnose.suspects import SuspectLabels
 from vitling.evaluation.calibration import Reliability
 from vitling.evaluation.metrics import Evaluation
 from vitling.runs.device import default_device
@@ -24,6 +27,9 @@ class Diagnosis:
     pixels: Resident  # the pictures as this model takes them, before normalisation
     measurements: Measurements
     works: dict[str, str | None]  # parts of the diagnosis; the reason where one cannot be done
+    evidence: Evidence | None = None  # of a run on its own data: its course, its images, what it says of them
+    learning_curve: LearningCurve | None = None  # where parts of the data were trained on
+    label_errors: SuspectLabels | None = None  # images whose label is probably wrong
     evaluation: Evaluation | None = None  # None where labels and outputs do not name the same classes
     reliability: Reliability | None = None
     gap: Gap | None = None

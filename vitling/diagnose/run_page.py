@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from vitling.callbacks import Callback
-from vitling.data.pipeline.loader import Resident, Streamed
+from vitling.data.pipeline.loader import Fitted
 from vitling.data.pipeline.preprocessing import Preprocessing
 from vitling.data.pipeline.reading import Reading
 from vitling.diagnose.health import confident_mistakes
@@ -50,7 +50,9 @@ def write_run_page(
 ) -> Path:
     """Write RUN/report.html: curves, confusion, mistakes, attention, and everything needed to repeat the run."""
     page = build_run_page(run, predictions=predictions, reading=reading, callback=callback)
-    return write_page(page, run.path / "report.html")
+    written = write_page(page, run.path / "report.html")
+    run.publish()
+    return written
 
 
 def build_run_page(
@@ -143,6 +145,11 @@ def speed_facts(run: Run) -> dict[str, str]:
 def learning_charts(run: Run) -> list:
     """Loss, accuracy and, where they were logged, gradient norms over the epochs."""
     records = [record for record, _ in run.validations()]
+    if len(records) == 1:  # a dot is no curve
+        head = ("epoch", "training loss", "validation loss", "validation accuracy")
+        only = records[0]
+        values = (only["epoch"], f"{only.get('train_loss', float('nan')):.3f}", f"{only['val_loss']:.3f}")
+        return [Table(head, [(*values, percent(only["val_top1"]))], "The only validation.")]
     epochs = [record["epoch"] for record in records]
     loss = {"training": [r["train_loss"] for r in records], "validation": [r["val_loss"] for r in records]}
     accuracy = {"validation": [r["val_top1"] for r in records]}
@@ -153,7 +160,7 @@ def learning_charts(run: Run) -> list:
         Chart(plots.lines(epochs, accuracy, x="epoch", y="accuracy", unit=True), "Accuracy on validation."),
     ]
     gradients = run.gradients()
-    if gradients:
+    if len(gradients) > 1:
         caption = (
             "Gradient norm per layer, at the last step before each validation. Fading or exploding layers stand out."
         )
@@ -181,7 +188,7 @@ def validation_parts(result: Evaluation) -> list:
     return parts
 
 
-def picture_parts(logits: Tensor, source: Resident | Streamed, class_names: Sequence[str]) -> list:
+def picture_parts(logits: Tensor, source: Fitted, class_names: Sequence[str]) -> list:
     """The most confident mistakes and, as a contrast, correct predictions spread over the split."""
     probabilities = logits.float().softmax(dim=1)
     wrong = confident_mistakes(probabilities, source.labels, count=SHOWN)
@@ -199,9 +206,7 @@ def picture_parts(logits: Tensor, source: Resident | Streamed, class_names: Sequ
     return parts
 
 
-def attention_parts(
-    model: nn.Module, source: Resident | Streamed, preprocessing: Preprocessing, class_names: Sequence[str]
-) -> list:
+def attention_parts(model: nn.Module, source: Fitted, preprocessing: Preprocessing, class_names: Sequence[str]) -> list:
     """Pictures of different classes, each beside where the model looks; a model that cannot show it says why."""
     firsts = [int((source.labels == label).nonzero()[0]) for label in source.labels.unique()]
     index = torch.tensor([firsts[i] for i in np.linspace(0, len(firsts) - 1, min(SHOWN // 2, len(firsts))).astype(int)])
@@ -232,7 +237,7 @@ def calibration_parts(logits: Tensor, labels: Tensor, calibration: Calibration) 
 
 
 def labelled_pictures(
-    source: Resident | Streamed, index: Tensor, probabilities: Tensor, class_names: Sequence[str]
+    source: Fitted, index: Tensor, probabilities: Tensor, class_names: Sequence[str]
 ) -> list[Picture]:
     """Pictures with the truth, the prediction and its probability below."""
     pictures = []

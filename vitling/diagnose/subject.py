@@ -1,11 +1,13 @@
 """What is diagnosed, whatever `open_model` opens, and on which pictures."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from vitling.callbacks import Callback
+from vitling.data.pipeline.cache import PixelCache
 from vitling.data.pipeline.decoding import decode
 from vitling.data.pipeline.loader import Resident, generator_for
 from vitling.data.pipeline.preprocessing import Preprocessing
@@ -42,6 +44,7 @@ class Pictures:
     split: str
     images: Images
     class_names: list[str]
+    cache: PixelCache | None = None
     carved_by: tuple = ()  # the settings that decided what was held out of train; empty where the data brings its own split
 
     @property
@@ -52,9 +55,8 @@ class Pictures:
         return len(self.images)
 
     def decoded_for(self, subject: Subject, callback: Callback | None = None) -> Resident:
-        pixels = decode(
-            self.images, task=f"reading {self.split}", callback=callback, **subject.preprocessing.fit_args()
-        )
+        told: dict[str, Any] = dict(task=f"reading {self.split}", callback=callback, cache=self.cache)
+        pixels = decode(self.images, **told, **subject.preprocessing.fit_args())
         return Resident(pixels, self.labels)
 
     def name_classes_as(self, subject: Subject) -> bool:
@@ -68,6 +70,25 @@ class Pictures:
         return _carving(subject.run.recipe) != self.carved_by
 
 
+@dataclass
+class Opened:
+    """What is diagnosed, and on what."""
+
+    dataset: Dataset
+    first: Subject
+    second: Subject | None
+    pictures: Pictures  # held out
+    train: Pictures | None  # that the first one was trained on, where it is a run on its own data
+
+
+def run_without_weights(source: Source) -> Run | None:
+    """The run, where it ended before its first validation: it has a course and data, but no network to look into."""
+    kind, place = find_kind(source)
+    if kind != "run" or (place.path / "best" / "model.safetensors").exists() or not place.info.get("stopped"):
+        return None
+    return place
+
+
 def open_subjects(
     source: Source,
     other: Source | None,
@@ -77,7 +98,7 @@ def open_subjects(
     which: str = "best",
     reading: Reading | None = None,
     callback: Callback | None = None,
-) -> tuple[Subject, Subject | None, Pictures, Pictures | None]:
+) -> Opened:
     """Both models, held-out pictures, and training pictures of the first one where it is a run on its own data.
 
     The test split is left alone: held-out means the validation split, or the part of train that a run does not see.
@@ -91,6 +112,8 @@ def open_subjects(
         name = type(source).__name__ if kind == "module" else source
         raise UserError(f"{name} is not a run, so it needs images: give data.")
     own = run is not None and data in (None, run.recipe.data)
+    if run and own:
+        run.require("data")
     dataset = open_dataset(
         data or (run.recipe.data if run else ""),
         root=reading.root,
@@ -107,10 +130,10 @@ def open_subjects(
     )
     train, held_out, split = _split(dataset, recipe)
     carved_by = () if "val" in dataset.splits or train is None else _carving(recipe)
-    pictures = Pictures(dataset.name, split, _some(held_out, images), dataset.class_names, carved_by)
-    if not own or train is None:
-        return first, second, pictures, None
-    return first, second, pictures, Pictures(dataset.name, "train", _some(train, images), dataset.class_names)
+    cache, names = reading.open_cache(), dataset.class_names
+    pictures = Pictures(dataset.name, split, _some(held_out, images), names, cache, carved_by)
+    seen = None if not own or train is None else Pictures(dataset.name, "train", _some(train, images), names, cache)
+    return Opened(dataset, first, second, pictures, seen)
 
 
 def _carving(recipe: Recipe) -> tuple:

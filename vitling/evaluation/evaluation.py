@@ -47,6 +47,7 @@ def evaluate(
         raise UserError(f"unknown split '{split}'. {did_you_mean(split, SPLITS)}")
     check_weights(which)
     run = run if isinstance(run, Run) else load_run(run)
+    run.require("model")  # before the data, whose classes may be others
     reading = reading or Reading()
     dataset = _open(run, data, reading, dataset)
     own = _is_own(run, data, dataset)
@@ -55,7 +56,7 @@ def evaluate(
     model = run.load_model(which) if size is None else _resized(run, which, size)
     predictions = predict_images(run, model, images, split, size=size, reading=reading, callback=callback)
     result = measure(predictions.logits, predictions.labels, run.class_names, data=dataset.name, split=split)
-    notes = [*dataset.notes, *_changes(run, dataset, own)]
+    notes = [*dataset.notes, *_changes(run, dataset, own), *run.plugin_changes("model", *(["data"] if own else []))]
     result = replace(
         result,
         own=own,
@@ -78,6 +79,7 @@ def _keep(run: Run, result: Evaluation) -> None:
     write_text(run.path / result.file_name, result.to_json(), ours=json_with("top1", "per_class", "confusion"))
     if result.own and result.split == "test":
         run.update(test_looks=run.info.get("test_looks", 0) + 1)
+    run.publish()
 
 
 def _resized(run: Run, which: str, size: tuple[int, int]) -> nn.Module:
@@ -110,6 +112,8 @@ def read_evaluation(run: Run) -> Evaluation:
 
 def _open(run: Run, data: str | None, reading: Reading, opened: Dataset | None) -> Dataset:
     """The data, with classes and channels as the run's model knows them; its own with the run's test split."""
+    if data is None:
+        run.require("data")
     open_as = partial(
         open_dataset,
         data or run.recipe.data,

@@ -1,7 +1,9 @@
 """The one evaluation loop: a model's outputs on a split, batch by batch, without augmentation."""
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -10,9 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitling.callbacks import Callback
-from vitling.data.pipeline.loader import Resident, Streamed, eval_batches
+from vitling.data.pipeline.loader import Fitted, eval_batches
 from vitling.data.pipeline.preprocessing import Preprocessing
 from vitling.models.inspect import evaluating
+from vitling.models.shards import has_shards
 from vitling.runs.device import default_device, to_float64
 
 if TYPE_CHECKING:
@@ -23,7 +26,7 @@ BATCH = 256
 
 def evaluate_batches(
     model: nn.Module,
-    source: Resident | Streamed,
+    source: Fitted,
     preprocessing: Preprocessing,
     *,
     function: Callable[[Tensor], Tensor] | None = None,
@@ -38,11 +41,11 @@ def evaluate_batches(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Outputs (float32) and labels of every batch in the split's order, on the model's device.
 
-    `function` makes outputs of normalised images; by default it is the model, which gives logits. Process `rank` of `world`
+    `function` makes outputs of normalised images; by default they are the model's logits. Process `rank` of `world`
     sees every world-th batch; `again` says that all of it will be asked for once more. Between batches, and so in the caller's code,
     the model and torch are in the mode they were in.
     """
-    function, done = function or model, 0
+    function, done = function or partial(preprocessing.score, model), 0
     device = next(model.parameters()).device
     where = dict(device=device, rank=rank, world=world)
     found = eval_batches(source, preprocessing.normalize, batch_size=batch_size, again=again, **where)
@@ -58,7 +61,7 @@ def evaluate_batches(
 
 def predict_logits(
     model: nn.Module,
-    source: Resident | Streamed,
+    source: Fitted,
     preprocessing: Preprocessing,
     *,
     callback: Callback | None = None,
@@ -68,9 +71,18 @@ def predict_logits(
     return torch.cat([x.cpu() for x, _ in evaluate_batches(model, source, preprocessing, callback=callback)])
 
 
+@torch.no_grad()
+def _take_part(model: nn.Module, preprocessing: Preprocessing, accelerator: "Accelerator", times: int) -> None:
+    """Others still have batches, and each of their passes asks this process for its part of the weights."""
+    image = torch.zeros(1, preprocessing.channels, *preprocessing.size, device=accelerator.device)
+    for _ in range(times):
+        with evaluating(model), torch.compiler.set_stance("force_eager"), accelerator.autocast():
+            model(image)
+
+
 def validate(
     model: nn.Module,
-    source: Resident | Streamed,
+    source: Fitted,
     preprocessing: Preprocessing,
     accelerator: "Accelerator",
     batches: int | None = None,
@@ -91,11 +103,16 @@ def validate(
         again=True,  # after the next epoch
         autocast=accelerator.autocast,
     )
+    done = 0
     for logits, labels in outputs:
+        done += 1
         if keep is not None:
             keep.append(logits.cpu())
         correct = to_float64((logits.argmax(1) == labels).sum())
         loss = to_float64(F.cross_entropy(logits, labels, reduction="sum"))
         sums += torch.stack([correct, loss, torch.tensor(len(labels), dtype=torch.float64, device=sums.device)])
+    if has_shards(model):
+        most = math.ceil(math.ceil(len(source) / BATCH) / accelerator.num_processes)
+        _take_part(model, preprocessing, accelerator, min(most, batches or most) - done)
     correct, loss, count = accelerator.reduce(sums, "sum").tolist()
     return {"top1": correct / count, "loss": loss / count, "images": count}

@@ -4,16 +4,23 @@ import json
 import re
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from vitling._deprecated import renamed_attribute
 from vitling.evaluation.calibration import expected_calibration_error
 from vitling.evaluation.intervals import wilson_interval
+from vitling.reports.card import render_card
+from vitling.reports.frame import make_frame
+from vitling.reports.page import percent
 from vitling.validation.documents import damaged, parse_json, read_document
 from vitling.validation.values import Count, CountOrNone, Range, Share, Side
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 class ClassRecord(TypedDict):
@@ -88,6 +95,30 @@ class Evaluation:
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1, ensure_ascii=False)
+
+    def to_frame(self) -> "DataFrame":
+        """A row per class: its images, its accuracy, and the ends of that one's 95 % interval."""
+        rows = []
+        for row in self.per_class:
+            low, high = row["interval"] or (None, None)
+            known = {"class": row["name"], "images": row["images"], "accuracy": row["accuracy"]}
+            rows.append({**known, "accuracy_low": low, "accuracy_high": high})
+        return make_frame(rows)
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from vitling.reports import plots  # matplotlib takes a while to import
+
+        low, high = self.top1_interval
+        facts = {
+            "top-1": f"{percent(self.top1)} of {self.images:,} images (95 % interval {100 * low:.1f} to {100 * high:.1f})",
+            **({"top-5": percent(self.top5)} if self.top5 is not None else {}),
+            "macro-F1": f"{self.macro_f1:.3f}",
+            "calibration error": f"{self.ece:.3f}",
+        }
+        svg = plots.confusion(np.array(self.confusion), self.class_names)
+        title = f"{self.data}, {self.split} split"
+        return render_card(title, facts, svg=svg, caption="Confusion: rows are the true classes.", notes=self.notes)
 
     @classmethod
     def from_json(cls, text: str, source: str = "the evaluation") -> "Evaluation":

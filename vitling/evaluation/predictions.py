@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor, nn
 
 from vitling.callbacks import Callback
-from vitling.data.pipeline.loader import Resident, Streamed
+from vitling.data.pipeline.loader import Fitted
 from vitling.data.pipeline.preprocessing import Preprocessing
 from vitling.data.pipeline.reading import Reading, load_split
 from vitling.data.pipeline.training_data import open_recipe_data, split_training
@@ -21,7 +21,7 @@ class Predictions:
     """Logits of every image of a split, (images, classes), with the images themselves."""
 
     logits: Tensor
-    source: Resident | Streamed
+    source: Fitted
     preprocessing: Preprocessing
 
     @property
@@ -65,6 +65,7 @@ def validation_images(run: Run, reading: Reading) -> Images:
 
 def open_own_data(run: Run, reading: Reading) -> Dataset:
     """The data that a run was trained on; refused where it is no longer what it was."""
+    run.require("data")
     dataset = open_recipe_data(run.recipe, reading)
     if run.data_fingerprint not in (None, dataset.fingerprint):
         raise UserError(f"{dataset.name} has changed since the training, so its splits of then are unknown.")

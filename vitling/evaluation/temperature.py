@@ -76,6 +76,7 @@ def calibrate(
     with contextlib.suppress(UserError):  # a run on a disk that is read-only or full: it is fitted again next time
         text = json.dumps({**kept, which: asdict(result)}, indent=1)
         write_text(run.path / "calibration.json", text, ours=_is_calibration)
+        run.publish()
     return result
 
 

@@ -10,12 +10,13 @@ from vitling._deprecated import keep_old_names
 from vitling.errors import UserError, did_you_mean
 from vitling.methods.bootstrap import Bootstrap
 from vitling.methods.distillation import Distillation
-from vitling.methods.method import Batch, Method, Omission
+from vitling.methods.method import Batch, Method, Omission, Trial
 from vitling.methods.preparation import Preparation
 from vitling.methods.supervised import Supervised
 from vitling.methods.token_bootstrap import TokenBootstrap
 from vitling.methods.token_labeling import TokenLabeling
-from vitling.validation.values import check
+from vitling.plugins import load_installed
+from vitling.validation.values import check, show
 
 METHODS: dict[str, type[Method]] = {
     "supervised": Supervised,
@@ -24,6 +25,15 @@ METHODS: dict[str, type[Method]] = {
     "token_labeling": TokenLabeling,
     "token_bootstrap": TokenBootstrap,
 }
+
+
+def register_method(name: str, method: type[Method]) -> None:
+    """Add a method of one's own under a name of its own."""
+    if not (isinstance(method, type) and issubclass(method, Method)):
+        raise UserError(f"the method {name} must be a class that extends vitling.methods.Method, not {show(method)}.")
+    if METHODS.get(name, method) is not method:
+        raise UserError(f"there is a method {name} already; give yours another name.")
+    METHODS[name] = method
 
 
 def check_method(name: str, method_args: dict) -> None:
@@ -52,20 +62,21 @@ def create_method(
 
 def find_method(name: str) -> type[Method]:
     """The class of that name."""
+    load_installed()
     if name not in METHODS:
         raise UserError(f"unknown method '{name}'. {did_you_mean(name, METHODS)}")
     return METHODS[name]
 
 
-def find_remedies(finding: str) -> list[str]:
-    """The methods that help against a finding of a diagnosis, as settings with the reason."""
-    known = {name: method.remedies for name, method in METHODS.items()}
-    return [f"method={name}, {remedies[finding]}" for name, remedies in known.items() if finding in remedies]
-
-
 def find_omissions() -> dict[str, Omission]:
     """The methods that a plan mentions though it does without them, and why."""
+    load_installed()
     return {name: method.omission for name, method in METHODS.items() if method.omission}
+
+
+def find_trials() -> dict[str, Trial]:
+    """The methods that an improvement tries, and how."""
+    return {name: method.trial for name, method in METHODS.items() if method.trial and "trial" in vars(method)}
 
 
 def _parameters(function: Callable) -> dict[str, Any]:
@@ -94,12 +105,14 @@ __all__ = [
     "Method",
     "Omission",
     "Preparation",
+    "Trial",
     "check_method",
     "create_method",
     "find_method",
     "find_omissions",
-    "find_remedies",
+    "find_trials",
     "prepare_method",
+    "register_method",
 ]
 
 keep_old_names(__name__)

@@ -9,11 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from vitling.errors import UserError
+from vitling.methods.partners import Partners
 from vitling.methods.preparation import Preparation
 from vitling.optim import parameter_groups
 from vitling.recipes import Optim, Recipe
 
-# image: (B, C, H, W) normalised floats; label: (B,) class numbers; index: (B,) place in the split
+# image: (B, C, H, W) normalised floats; label: (B,) class numbers; index: (B,) place in the split; and where images count
+# differently, weight: (B,) how much each does
 Batch = dict[str, Tensor]
 
 
@@ -26,6 +28,23 @@ class Omission:
     evidence: str
 
 
+@dataclass(frozen=True)
+class Trial:
+    """How an improvement tries a method: what it calls that, the arguments, the reason, the row behind it, and how early it is tried.
+
+    `check_args` are arguments with which it can be built around a model, to see whether it can; None where any model will do.
+    """
+
+    what: str
+    args: dict[str, Any]
+    reason: str
+    evidence: str
+    weight: float
+    plain_weight: float  # of a plain ViT
+    check_args: dict[str, Any] | None = None
+    keeps_mixing: bool = True
+
+
 class Method(nn.Module, ABC):
     """Owns everything trainable. `model` is what is validated, saved and exported at the end.
 
@@ -33,6 +52,7 @@ class Method(nn.Module, ABC):
     """
 
     mixes_tokens = False  # True: learns from tokens that were exchanged between images on their way through the model
+    weighs_images = False  # True: every term of its loss counts an image by batch["weight"], where there is one
     wants_geometry = False  # True: batch["geometry"] says where the pixels came from, see `augment.Geometry`
 
     def __init__(self, model: nn.Module, *, num_classes: int, class_weights: Tensor | None = None):
@@ -44,6 +64,7 @@ class Method(nn.Module, ABC):
             )
         self.model = model
         self.num_classes = num_classes
+        self.partners = Partners()
         self.register_buffer("class_weights", class_weights, persistent=False)
 
     @abstractmethod
@@ -51,6 +72,10 @@ class Method(nn.Module, ABC):
         """Losses of a batch: `loss` is minimised, the rest is logged. `progress` runs from 0 to 1 over the run."""
 
     # -- what the loop asks ----------------------------------------------------------------------------------------
+
+    def mix_with(self, partners: Partners) -> None:
+        """Images find those that they are mixed with as `partners` says; by default in the batch that `forward` gets."""
+        self.partners = partners
 
     def finish_gradients(self, average: Callable[[list[Tensor]], list[Tensor]]) -> dict[str, Tensor]:
         """Called before each optimiser step, when the gradients are means over micro-batches and processes; may change them.
@@ -72,6 +97,10 @@ class Method(nn.Module, ABC):
         """Compile what forward calls; overridden where that is not `self.model(images)`."""
         self.model.compile()
 
+    def unshardable(self) -> str:
+        """What keeps its networks from being divided among processes, and what to do, to follow "does not go with "; empty for nothing."""
+        return ""
+
     def evaluated(self) -> dict[str, nn.Module]:
         """Further networks whose accuracy is logged beside the model's, by name."""
         return {}
@@ -87,10 +116,8 @@ class Method(nn.Module, ABC):
 
     # -- what it says of itself, from a recipe alone ---------------------------------------------------------------
 
-    remedies: ClassVar[
-        dict[str, str]
-    ] = {}  # a finding of a diagnosis -> why this method helps, to follow "method=NAME, "
     omission: ClassVar[Omission | None] = None  # None: a plan does not mention it
+    trial: ClassVar[Trial | None] = None  # None: an improvement does not try it
 
     @classmethod
     def prepare(cls, preparation: Preparation, **method_args: Any) -> dict:

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from vitling.errors import UserError, did_you_mean
-from vitling.methods.method import Method
+from vitling.methods.method import Batch, Method
+from vitling.methods.partners import Partners
 from vitling.validation.values import Range, Share
 
 MODES = ("batch", "pair", "elem")
@@ -23,7 +24,7 @@ class Mix:
 
     One draw serves the whole `batch`, each `pair` of partners, or each `elem`ent. A draw mixes with probability `prob`;
     where both alphas are positive it is CutMix with probability `switch_prob`. Draws come from torch's global
-    generator.
+    generator; `partners` says where the rest of the batch is.
     """
 
     def __init__(
@@ -52,22 +53,28 @@ class Mix:
         self.switch_prob = switch_prob if mixup_alpha and cutmix_alpha else float(cutmix_alpha > 0)
         self.mode = mode
         self.label_smoothing = label_smoothing
+        self.partners = Partners()
 
     @property
     def mixes(self) -> bool:
         """Whether it does more than smooth labels."""
         return self.mixup_alpha > 0 or self.cutmix_alpha > 0
 
-    def __call__(self, images: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def __call__(self, images: Tensor, labels: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Mixed images and their targets (B, num_classes)."""
         share, boxes = self.draw(len(images), *images.shape[-2:])
-        return self.mix_images(images, share, boxes), self.mix_labels(labels, share)
+        return self.mix_images(images, share, boxes), self.mix_labels(labels, share, weights)
 
     def draw(self, n: int, height: int, width: int) -> tuple[Tensor, Tensor]:
         """The share of itself that each image keeps, (n,), and its CutMix box (top, left, bottom, right), (n, 4).
 
         An empty box means mixup. With a box the share is the area outside it, so both agree where the border clips it.
         """
+        with self.partners.drawing():
+            share, boxes = self._draw_batch(self.partners.batch_size(n), height, width)
+        return self.partners.own(share), self.partners.own(boxes)
+
+    def _draw_batch(self, n: int, height: int, width: int) -> tuple[Tensor, Tensor]:
         place = torch.arange(n)
         draw_of = {"batch": torch.zeros_like(place), "pair": torch.minimum(place, n - 1 - place), "elem": place}[
             self.mode
@@ -87,20 +94,27 @@ class Mix:
         return torch.where(cut, 1 - area / (height * width), share)[draw_of], boxes[draw_of]
 
     def mix_images(self, images: Tensor, share: Tensor, boxes: Tensor) -> Tensor:
+        if not self.mixes:
+            return images
         height, width = images.shape[-2:]
         top, left, bottom, right = boxes[..., None, None].unbind(dim=1)  # each (B, 1, 1)
         row, column = torch.arange(height)[:, None], torch.arange(width)
         in_box = (row >= top) & (row < bottom) & (column >= left) & (column < right)
         is_mixup = (bottom == top) | (right == left)
         kept = torch.where(is_mixup, share.view(-1, 1, 1), (~in_box).float())[:, None].to(images)  # (B, 1, H, W)
-        return images * kept + images.flip(0) * (1 - kept)
+        return images * kept + self.partners.mirror(images) * (1 - kept)
 
-    def mix_labels(self, labels: Tensor, share: Tensor) -> Tensor:
+    def mix_labels(self, labels: Tensor, share: Tensor, weights: Tensor | None = None) -> Tensor:
+        """Targets that sum to 1 per image; with `weights`, to the image's weight, so that cross-entropy counts it so much."""
         off = self.label_smoothing / self.num_classes
         targets = torch.full((len(labels), self.num_classes), off, device=labels.device)
         targets.scatter_(1, labels.long()[:, None], 1 - self.label_smoothing + off)
+        if weights is not None:
+            targets = targets * weights.to(targets)[:, None]
+        if not self.mixes:
+            return targets
         share = share.to(targets)[:, None]
-        return targets * share + targets.flip(0) * (1 - share)
+        return targets * share + self.partners.mirror(targets) * (1 - share)
 
 
 def _beta(alpha: float, n: int) -> Tensor:
@@ -134,3 +148,12 @@ class MixingMethod(Method):
             label_smoothing=label_smoothing,
             num_classes=num_classes,
         )
+
+    def mix_with(self, partners: Partners) -> None:
+        super().mix_with(partners)
+        self.mix.partners = partners
+
+    def mixed(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Images and targets as mixed, and how much each image counts in terms that compare it with something else than its label."""
+        images, targets = self.mix(batch["image"], batch["label"], batch.get("weight"))
+        return images, targets, targets.sum(dim=1) if "weight" in batch else None

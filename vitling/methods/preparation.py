@@ -1,14 +1,14 @@
 """Preparation: what a method may use to get ready, before it is built around its model."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from vitling._deprecated import renamed_attribute
 from vitling.callbacks import Callback
 from vitling.data.pipeline.training_data import TrainingData
-from vitling.recipes import Recipe
+from vitling.recipes import Optim, Recipe
 from vitling.runs.run import Run
 
 
@@ -25,3 +25,24 @@ class Preparation:
 
     say = renamed_attribute("say", "callback.log")
     on_progress = renamed_attribute("on_progress", "callback.on_progress")
+
+
+def cnn_recipe(recipe: Recipe, *, model: str, epochs: int, optim: Optim, **changes: Any) -> Recipe:
+    """A plain training of a CNN on the same images, with the same ones held out: what teaches must not know the validation split."""
+    return replace(
+        recipe,
+        model=model,
+        model_args={},
+        method="supervised",
+        method_args=dict(label_smoothing=0.1),
+        init="",
+        freeze=(),
+        epochs=epochs,
+        batch_size=min(recipe.batch_size, 128),
+        accumulate=1,
+        optim=optim,
+        ema_decay=0.0,
+        patience_epochs=0,
+        compile="off",
+        **changes,
+    )

@@ -10,7 +10,9 @@ from vitling.methods.mixing import MixingMethod
 class Supervised(MixingMethod):
     """Cross-entropy on (mixed, smoothed) labels."""
 
+    weighs_images = True
+
     def forward(self, batch: Batch, progress: float) -> dict[str, Tensor]:
-        images, targets = self.mix(batch["image"], batch["label"])
+        images, targets, _ = self.mixed(batch)
         loss = F.cross_entropy(self.model(images).float(), targets, weight=self.class_weights)
         return {"loss": loss}

@@ -5,7 +5,7 @@ Bootstrapping ViTs. Features are not compared: an agent of any form may be named
 ViT, and the agent would see other images.
 """
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -23,7 +23,6 @@ class TokenBootstrap(TokenLabeling):
     """Token labels for the ViT, the data's labels for its agent, and mutual distillation between them."""
 
     mixes_tokens = False
-    remedies: ClassVar = {}  # token labeling alone is the simpler one
 
     def __init__(
         self,
@@ -48,10 +47,11 @@ class TokenBootstrap(TokenLabeling):
 
     def forward(self, batch: Batch, progress: float) -> dict[str, Tensor]:
         losses, images, target, vit = self.token_losses(batch)
+        weights = target[:, :, 0].sum(dim=1) if "weight" in batch else None
         agent = self.agent(images)
         losses["agent_label"] = F.cross_entropy(agent.float(), target[:, :, 0], weight=self.class_weights)
-        losses["vit_from_agent"] = self.mutual_weight * mutual_loss(vit, agent, self.temperature)
-        losses["agent_from_vit"] = self.mutual_weight * mutual_loss(agent, vit, self.temperature)
+        losses["vit_from_agent"] = self.mutual_weight * mutual_loss(vit, agent, self.temperature, weights)
+        losses["agent_from_vit"] = self.mutual_weight * mutual_loss(agent, vit, self.temperature, weights)
         return {"loss": sum(losses.values()), **losses}
 
     @classmethod

@@ -8,9 +8,25 @@ from vitling.models import operators  # noqa: F401  (before timm, which imports 
 
 # isort: split
 from vitling.models import agent, dhvt, diag, hybrid, lvvit, resnet9, t2t, vit
-from vitling.models.registry import build_model, check_input, check_name, default_size, register_variants
+from vitling.models.registry import (
+    build_model,
+    check_input,
+    check_name,
+    default_size,
+    register_variants,
+    registered_models,
+)
 
-__all__ = ["FAMILIES", "build_model", "check_input", "check_name", "default_size", "our_models", "register_variants"]
+__all__ = [
+    "FAMILIES",
+    "build_model",
+    "check_input",
+    "check_name",
+    "default_size",
+    "our_models",
+    "register_variants",
+    "registered_models",
+]
 
 FAMILIES = (hybrid, dhvt, lvvit, t2t, vit, agent, diag, resnet9)
 

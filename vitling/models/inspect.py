@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from vitling.errors import UserError
 from vitling.models.contract import stated_grid
+from vitling.models.shards import whole
 
 CONTAINERS = (nn.Sequential, nn.ModuleList)
 
@@ -277,11 +278,14 @@ def rollout_chain(attention: dict[str, Tensor], batch: int) -> dict[str, Tensor]
 
 
 def layer_gradient_norms(model: nn.Module) -> dict[str, float]:
-    """Norm of the gradient of every layer that has one, in order of definition: each block, and what lies around the blocks."""
+    """Norm of the gradient of every layer that has one, in order of definition: each block, and what lies around the blocks.
+
+    Where there are shards, every process has to ask.
+    """
     blocks = find_blocks(model)
     squares: dict[str, float] = {}
     for name, parameter in model.named_parameters():
         if parameter.grad is not None:
             layer = next((block for block in blocks if name.startswith(f"{block}.")), name.partition(".")[0])
-            squares[layer] = squares.get(layer, 0.0) + parameter.grad.norm().item() ** 2
+            squares[layer] = squares.get(layer, 0.0) + whole(parameter.grad.norm()).item() ** 2
     return {layer: float(f"{square**0.5:.5g}") for layer, square in squares.items()}

@@ -8,6 +8,7 @@ import torch
 from timm.layers import trunc_normal_
 from timm.models import checkpoint
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm  # private, but what all of torch's are, the synchronised ones too
 
 
 def checkpoint_block(block: nn.Module, *args: Any) -> Tensor:
@@ -20,7 +21,7 @@ def checkpoint_block(block: nn.Module, *args: Any) -> Tensor:
 @contextmanager
 def frozen_statistics(module: nn.Module) -> Iterator[None]:
     """Run BatchNorm without counting the batch."""
-    norms = [m for m in module.modules() if isinstance(m, nn.BatchNorm1d | nn.BatchNorm2d | nn.SyncBatchNorm)]
+    norms = [m for m in module.modules() if isinstance(m, _BatchNorm)]
     before = [(norm.momentum, norm.num_batches_tracked.clone()) for norm in norms]
     for norm in norms:
         norm.momentum = 0.0

@@ -5,7 +5,7 @@ Equal to the authors' release in tests/golden/test_lvvit.py. Deviates: `model(x)
 `mix_token=True` asks for the release's (class logits, dense logits, box); patches other than 16 px; non-square images.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from math import prod, sqrt
 from typing import Any, Literal
 
@@ -28,6 +28,7 @@ from vitling.models.contract import TokenContract
 from vitling.models.layers import init_linear
 
 Box = tuple[int, int, int, int]  # top, left, bottom, right, in cells of the token grid
+Mirror = Callable[[Tensor], Tensor]  # gives each row of a batch its partner's
 
 
 def random_box(grid: tuple[int, int], rng: Any = np.random) -> Box:
@@ -54,12 +55,17 @@ def box_mask(grid: tuple[int, int], box: Box, device: torch.device) -> Tensor:
     return mask
 
 
-def mix_tokens(x: Tensor, box: Box) -> Tensor:
+def flip_batch(x: Tensor) -> Tensor:
+    """For each row that at the mirrored place."""
+    return x.flip(0)
+
+
+def mix_tokens(x: Tensor, box: Box, mirror: Mirror = flip_batch) -> Tensor:
     """MixToken (eq. 8): inside the box, each (height, width, D) map of a batch takes the cells of its mirror in the batch.
 
     Doing it twice undoes it.
     """
-    return torch.where(box_mask((x.shape[1], x.shape[2]), box, x.device), x.flip(0), x)
+    return torch.where(box_mask((x.shape[1], x.shape[2]), box, x.device), mirror(x), x)
 
 
 class PatchStem(nn.Module):
@@ -305,27 +311,32 @@ class LVViT(TokenContract):
         super().reset_classifier(num_classes, global_pool)
         self.aux_head = self.new_head() if num_classes > 0 and self.return_dense else None
 
-    def embed(self, x: Tensor, box: Box | None = None) -> Tensor:
+    def embed(self, x: Tensor, box: Box | None = None, mirror: Mirror = flip_batch) -> Tensor:
         """Images to tokens, class token first; a box is mixed before the positions are added, which stay in place."""
         x = self.patch_embed(x)
         grid = self.patch_embed.grid_size
         self.check_size(x, grid, "a grid of patches")
         x = x.flatten(2).transpose(1, 2)  # (B, N, D)
         if box is not None:
-            x = mix_tokens(x.unflatten(1, grid), box).flatten(1, 2)
+            x = mix_tokens(x.unflatten(1, grid), box, mirror).flatten(1, 2)
         x = torch.cat([self.cls_token.expand(x.shape[0], -1, -1), x], dim=1)
         return self.pos_drop(x + self.pos_embed)
 
     def forward_blocks(
-        self, x: Tensor, take: Collection[int] = (), stop: int | None = None, box: Box | None = None
+        self,
+        x: Tensor,
+        take: Collection[int] = (),
+        stop: int | None = None,
+        box: Box | None = None,
+        mirror: Mirror = flip_batch,
     ) -> tuple[Tensor, list[Tensor]]:
-        return self.run_blocks(self.embed(x, box), take=take, stop=stop)
+        return self.run_blocks(self.embed(x, box, mirror), take=take, stop=stop)
 
-    def forward_features(self, x: Tensor, box: Box | None = None) -> Tensor:
-        return self.norm(self.forward_blocks(x, box=box)[0])
+    def forward_features(self, x: Tensor, box: Box | None = None, mirror: Mirror = flip_batch) -> Tensor:
+        return self.norm(self.forward_blocks(x, box=box, mirror=mirror)[0])
 
     def forward_tokens(
-        self, x: Tensor, box: Box | Literal["random"] | None = None
+        self, x: Tensor, box: Box | Literal["random"] | None = None, mirror: Mirror = flip_batch
     ) -> tuple[Tensor, Tensor, Box | None]:
         """Class logits (B, classes), dense logits (B, N, classes) and the box whose tokens were mixed on the way.
 
@@ -335,10 +346,10 @@ class LVViT(TokenContract):
             raise UserError("this LV-ViT has no dense head; build it with return_dense=True and num_classes > 0.")
         if box == "random":
             box = random_box(self.patch_embed.grid_size)
-        x = self.forward_features(x, box)
+        x = self.forward_features(x, box, mirror)
         dense = self.dense_logits(x)
         if box is not None:
-            dense = mix_tokens(dense.unflatten(1, self.patch_embed.grid_size), box).flatten(1, 2)
+            dense = mix_tokens(dense.unflatten(1, self.patch_embed.grid_size), box, mirror).flatten(1, 2)
         return self.head(self.pool(x)), dense, box
 
     def dense_logits(self, x: Tensor) -> Tensor:

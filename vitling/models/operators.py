@@ -24,6 +24,11 @@ def declare_torchvision_operators() -> None:
     _kept.append(library)
 
 
+def torchvision_mended() -> bool:
+    """Whether that was necessary here."""
+    return bool(_kept)
+
+
 def _library_loads() -> bool:
     """Whether torchvision is absent, or its library loads as torchvision itself will load it in a moment."""
     found = find_spec("torchvision")

@@ -14,6 +14,7 @@ from torch import nn
 
 from vitling.errors import UserError, did_you_mean, first_line
 from vitling.models.weights import adapt_state
+from vitling.plugins import load_installed
 from vitling.validation.memory import total_memory
 from vitling.validation.model_arguments import check_model_args
 from vitling.validation.values import show
@@ -177,8 +178,14 @@ def default_size(name: str) -> tuple[int, int]:
     return tuple(timm.get_pretrained_cfg(name, allow_unregistered=False).input_size[1:])
 
 
+def registered_models() -> dict[str, Any]:
+    """Every name that timm builds a model of, with what builds it."""
+    return {name: timm.model_entrypoint(name) for name in timm.list_models()}
+
+
 def check_name(name: str) -> None:
     """Refuse a name that timm does not know."""
+    load_installed()
     if not timm.is_model(name):
         raise UserError(f"unknown model '{name}'. {did_you_mean(name, timm.list_models())}")
 

@@ -113,15 +113,17 @@ def save_weights(
     *,
     naming: str = "vitling",
     metadata: Mapping[str, str] | None = None,
+    state: Mapping[str, Tensor] | None = None,
 ) -> None:
     """Write a model's weights as .safetensors, or as .pt, .pth, .pth.tar for loaders that want those.
 
-    `naming="authors"` gives the key names of the release that the model comes from, under the entries its loader looks for.
+    `naming="authors"` gives the key names of the release that the model comes from, under the entries its loader looks for. `state`
+    is the model's state where it has been gathered from several processes.
     """
     model, path = unwrap_model(model), Path(path)
     if naming not in ("vitling", "authors"):
         raise UserError(f"unknown naming {naming!r}. {did_you_mean(naming, ('vitling', 'authors'))}")
-    state = model.state_dict()
+    state = model.state_dict() if state is None else state
     if naming == "authors" and hasattr(model, "to_authors"):
         state = model.to_authors(state)
     metadata = {str(key): str(value) for key, value in (metadata or {}).items()}
@@ -165,11 +167,13 @@ def save_for_timm(
     cfg: Mapping | None = None,
     metadata: Mapping[str, str] | None = None,
     entries: Mapping | None = None,
+    state: Mapping[str, Tensor] | None = None,
 ) -> None:
     """Write a folder that `timm.create_model("local-dir:FOLDER", pretrained=True)` and `load_weights` read.
 
     `model_args` are the arguments, besides the number of classes, that the model was created with; `cfg` replaces entries of
-    its `pretrained_cfg`, such as the mean and std of the images; `entries` are further ones of config.json, which timm ignores.
+    its `pretrained_cfg`, such as the mean and std of the images; `entries` are further ones of config.json, which timm ignores;
+    `state` is as in `save_weights`.
     """
     model, folder, model_args = unwrap_model(model), Path(folder), dict(model_args or {})
     full = {**model.pretrained_cfg, "num_classes": model.num_classes, **(cfg or {})}
@@ -190,7 +194,7 @@ def save_for_timm(
         "pretrained_cfg": {key: value for key, value in full.items() if value is not None},
         **(entries or {}),
     }
-    save_weights(model, folder / "model.safetensors", metadata=metadata)
+    save_weights(model, folder / "model.safetensors", metadata=metadata, state=state)
     write_text(folder / "config.json", json.dumps(config, indent=2) + "\n")
 
 

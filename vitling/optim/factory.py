@@ -12,6 +12,7 @@ from timm.optim import (
 )
 
 from vitling.errors import UserError, did_you_mean
+from vitling.models.shards import is_shard
 from vitling.optim.muon import Muon
 from vitling.recipes import Optim
 
@@ -31,20 +32,20 @@ def create_optimizer(groups: list[dict], optim: Optim, lr: float) -> torch.optim
             lr=lr,
             weight_decay=optim.weight_decay,
             momentum=optim.momentum,
-            **_further_arguments(optim),
+            **_further_arguments(optim, any(is_shard(p) for group in groups for p in group["params"])),
         )
     except (TypeError, ImportError, AssertionError, ValueError) as error:
         raise UserError(f"optim.name={optim.name} cannot be made here: {error}") from None
 
 
-def _further_arguments(optim: Optim) -> dict[str, Any]:
-    """What this optimiser takes beside rate, decay and momentum."""
+def _further_arguments(optim: Optim, shards: bool) -> dict[str, Any]:
+    """What this optimiser takes beside rate, decay and momentum; torch's fused SGD does not take shards."""
     accepted = inspect.signature(get_optimizer_class(optim.name, bind_defaults=False)).parameters
     arguments = {key: getattr(optim, key) for key in ("betas", "eps") if key in accepted}
     if "betas" in accepted and len(accepted["betas"].default) != len(optim.betas):
         del arguments["betas"]  # Adan has three
     if "nesterov" in accepted and get_optimizer_info(optim.name).has_momentum and not optim.momentum:
         arguments["nesterov"] = False  # without momentum there is nothing to look ahead along, and torch refuses it
-    if optim.name in ("adam", "adamw", "sgd", "momentum"):
+    if optim.name in ("adam", "adamw") or (optim.name in ("sgd", "momentum") and not shards):
         arguments["fused"] = True
     return arguments

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
+from vitling.models.shards import as_shard, local_part, split_like, whole
+
 QUINTIC = (3.4445, -4.7750, 2.0315)  # the published polynomial: fast growth of small singular values, all end near 1
 SMALLEST_SIDE = 4  # narrower matrices, depth-wise filters among them, are left to AdamW
 
@@ -66,16 +68,20 @@ class Muon(torch.optim.Optimizer):
         for shape, same in by_shape.items():
             for p in same:
                 self.state[p].setdefault("momentum", torch.zeros_like(p))
-            momenta = [self.state[p]["momentum"] for p in same]
-            gradients = [p.grad for p in same]
+            momenta = [local_part(self.state[p]["momentum"]) for p in same]
+            gradients = [local_part(p.grad) for p in same]
             # torch._foreach_*, here and below: no public name, but torch.optim's own steps are made of them.
             torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
             ahead = torch._foreach_lerp(gradients, momenta, group["momentum"])  # Nesterov's
+            # A part of a matrix cannot be made orthogonal by itself: of shards, every process computes the whole and keeps its part.
+            ahead = [whole(as_shard(x, p)) for x, p in zip(ahead, same, strict=True)]
             updates = orthogonalise(torch.stack(ahead).flatten(2)).view(-1, *shape)
+            steps = [local_part(split_like(x, p)) for x, p in zip(updates.unbind(), same, strict=True)]
+            weights = [local_part(p) for p in same]
             # An orthogonal m x n matrix has entries of size 1 / sqrt(max(m, n)); AdamW's steps have about 0.2.
             scale = 0.2 * max(shape[0], shape[1:].numel()) ** 0.5
-            torch._foreach_mul_(same, 1 - group["lr"] * group["weight_decay"])
-            torch._foreach_add_(same, list(updates.unbind()), alpha=-group["lr"] * scale)
+            torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
+            torch._foreach_add_(weights, steps, alpha=-group["lr"] * scale)
 
     def _step_others(self, parameters: list[Tensor], group: dict) -> None:
         if not parameters:

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 
 import torch
 from torch import Tensor
-from torch.nn.utils import get_total_norm
+
+from vitling.models.shards import local_part, total_norm
 
 
 class SAM:
@@ -19,11 +20,12 @@ class SAM:
     @torch.no_grad()
     def climb(self) -> bool:
         """Go there; False where the gradients have overflowed and point nowhere, and nothing was moved."""
-        self.moved = [p for p in self.parameters if p.grad is not None]
-        gradients = [p.grad for p in self.moved]
-        norm = get_total_norm(gradients)
+        learning = [p for p in self.parameters if p.grad is not None]
+        norm = total_norm(p.grad for p in learning)
         if not norm.isfinite():
             return False
+        self.moved = [local_part(p) for p in learning]
+        gradients = [local_part(p.grad) for p in learning]
         self.before = [p.clone() for p in self.moved]
         torch._foreach_add_(self.moved, torch._foreach_mul(gradients, self.rho / (norm + 1e-12)))
         return True

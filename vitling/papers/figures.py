@@ -16,7 +16,7 @@ from vitling.diagnose.match import Match, match_layers
 from vitling.diagnose.result import Diagnosis
 from vitling.errors import UserError
 from vitling.evaluation.intervals import confidence_interval
-from vitling.files import refuse_foreign
+from vitling.files import check_writable, refuse_foreign
 from vitling.papers.estimate import Size, count_sizes
 from vitling.papers.plan import Line, Plan, Request
 from vitling.papers.reproduction import default_folder, train_table
@@ -74,7 +74,7 @@ def draw_figure(
     figure = plan.table
     if not isinstance(figure, Figure):
         raise UserError(f"{name} is a table; reproduce trains those, and draw_figure draws figures.")
-    folder = Path(folder or default_folder(plan, request.data))
+    folder = check_writable(Path(folder or default_folder(plan, request.data)))
     refuse_foreign(folder / "figure.html", ours=is_page)
     if runs is not None:
         study = _open_study(runs)

@@ -74,7 +74,9 @@ class Request:
     epochs: int | None = None
     seeds: int | list[int] = SEEDS
     budget_seconds: float | None = None
-    jobs: int = 1
+    jobs: int | None = None
+    on: str = "local"  # the engine
+    gpus_per_trial: float | None = None
     command: str = ""  # as it was typed, for the page
     split: str = ""  # of the data that accuracies are measured on; empty for the paper's own, where the data has it
 
@@ -85,7 +87,8 @@ class Request:
 
     def is_too_long_for(self, device: str) -> bool:
         """Whether the published setting would run on a CPU without an end in sight."""
-        return self.scale == "paper" and device == "cpu" and not (self.budget_seconds or self.epochs)
+        here = self.on.partition(":")[0] == "local"  # what other machines have is not known
+        return here and self.scale == "paper" and device == "cpu" and not (self.budget_seconds or self.epochs)
 
     @property
     def seed_count(self) -> int:
@@ -250,10 +253,16 @@ def _missing(line: Line) -> str:
     recipe, data = line.recipe, line.row.data
     assert recipe is not None  # asked of lines that are trained
     from vitling.data.sources.named import match_name  # here and below, because torch takes seconds to import
+    from vitling.data.sources.registered import find_source
 
     if recipe.data in NO_DOWNLOAD:
         return f"{data.source or data.name} cannot be downloaded; give its folder as data."
-    if not (match_name(recipe.data) or recipe.data.startswith("hf:") or Path(recipe.data).expanduser().exists()):
+    if not (
+        match_name(recipe.data)
+        or find_source(recipe.data)
+        or recipe.data.startswith("hf:")
+        or Path(recipe.data).expanduser().exists()
+    ):
         return f"{recipe.data} is not there; give the folder of {data.source or data.name} as data."
     from vitling.methods import find_method  # as above
     from vitling.runs.opening import is_there

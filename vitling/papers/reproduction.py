@@ -19,7 +19,7 @@ from vitling.errors import UserError
 from vitling.evaluation.evaluation import evaluate, read_evaluation
 from vitling.evaluation.intervals import confidence_interval
 from vitling.evaluation.metrics import Evaluation
-from vitling.files import json_with, refuse_foreign, starting_with, write_text
+from vitling.files import check_writable, json_with, refuse_foreign, starting_with, write_text
 from vitling.papers.estimate import Size, count_sizes, estimate_seconds
 from vitling.papers.next_steps import NextStep, find_missing, find_next_step
 from vitling.papers.plan import SEEDS, Line, Plan, Request, choose_test_split, leave_out_unready
@@ -362,8 +362,10 @@ def reproduce(
     data: str | None = None,
     budget_seconds: float | None = None,
     epochs: int | None = None,
-    jobs: int = 1,
+    jobs: int | None = None,
     split: str = "",
+    engine: str = "local",
+    gpus_per_trial: float | None = None,
     settings: Settings | None = None,
     callback: StudyCallback | None = None,
     command: str = "",
@@ -371,7 +373,7 @@ def reproduce(
     """Train the rows of a table and write them beside the paper's numbers. The same call again resumes it.
 
     `rows` picks some by name. `split` is that of the data to measure on, test or val: the paper's own unless given. Without
-    `folder` it goes to runs/PAPER-TABLE-SCALE.
+    `folder` it goes to runs/PAPER-TABLE-SCALE. `jobs`, `engine` and `gpus_per_trial` are those of `study`.
     """
     request = Request(
         name,
@@ -382,6 +384,8 @@ def reproduce(
         seeds=seeds,
         budget_seconds=budget_seconds,
         jobs=jobs,
+        on=engine,
+        gpus_per_trial=gpus_per_trial,
         command=command,
         split=split,
     )
@@ -404,7 +408,7 @@ def train_table(
     sizes = count_sizes(plan, settings, callback)
     if not plan.recipes:
         return Reproduction(plan, sizes, settings=settings)
-    folder = Path(folder or default_folder(plan, request.data))
+    folder = check_writable(Path(folder or default_folder(plan, request.data)))
     refuse_foreign(folder / "reproduce.md", ours=is_markdown)
     refuse_foreign(folder / "reproduce.json", ours=is_numbers)
     refuse_foreign(folder / "reproduce.html", ours=is_page)
@@ -414,6 +418,8 @@ def train_table(
         seeds=request.seeds,
         budget_seconds=request.budget_seconds,
         jobs=request.jobs,
+        engine=request.on,
+        gpus_per_trial=request.gpus_per_trial,
         settings=settings,
         callback=callback,
     )

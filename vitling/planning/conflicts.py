@@ -20,9 +20,9 @@ def find_conflicts(recipe: Recipe, size: tuple[int, int], *, classes: int, chann
     stem = getattr(model, "patch_embed", getattr(model, "tokens_to_token", None))
     if stem is None or not hasattr(model, "blocks"):
         return lines  # no ViT: nothing is known to go wrong
-    plain, width = not _overlaps(model), getattr(model, "embed_dim", model.num_features)
+    plain, width = not overlaps(model), getattr(model, "embed_dim", model.num_features)
     patch, rule = max(to_2tuple(getattr(stem, "patch_size", size))), largest_patch(min(size))
-    if not _overlaps(stem) and patch < rule:
+    if not overlaps(stem) and patch < rule:
         lines.append(
             f"patches of {patch} pixels are small for images of {size[0]} x {size[1]} and help only with a convolutional stem, "
             f"which {recipe.model} has not; take model_args.patch_size={rule}, or model=dhvt_nano (CIFAR-100, patch 4 to 2: "
@@ -42,7 +42,7 @@ def find_conflicts(recipe: Recipe, size: tuple[int, int], *, classes: int, chann
     return lines
 
 
-def _overlaps(module: nn.Module) -> bool:
+def overlaps(module: nn.Module) -> bool:
     """Whether neighbouring pixels or tokens meet in it: a convolution or an unfolding wider than its stride."""
     return any(
         max(to_2tuple(part.kernel_size)) > max(to_2tuple(part.stride))

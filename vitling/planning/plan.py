@@ -98,7 +98,7 @@ def plan(
     given = load_recipe(recipe or DEFAULT) if not isinstance(recipe, Recipe) else recipe
     channels = override(given, [text for text in settings if text.startswith("channels")]).channels
     dataset = _open(str(data), channels, reading)
-    seen = survey_data(dataset, brief=brief, callback=callback)
+    seen = survey_data(dataset, brief=brief, cache=reading.open_cache(), callback=callback)
     if recipe is None:
         planned, choices = _agreed(choose(dataset, seen, settings, machine=machine, budget_seconds=budget_seconds))
     else:
@@ -121,7 +121,9 @@ def plan(
     else:
         fits = len(dataset.splits["train"]) * dataset.channels * size[0] * size[1] <= reading.memory_gb * 2**30
         part = _part(dataset, recipe, in_memory=fits, has_bad=bool(seen.unreadable))
-        speed = _measure(dataset, recipe, part, Settings(threads=threads, reading=reading), callback)
+        # Streamed images would all be decoded for the cache, which is no plan's business.
+        measured = reading if fits else replace(reading, cache=False)
+        speed = _measure(dataset, recipe, part, Settings(threads=threads, reading=measured), callback)
     if budget_seconds:
         recipe, choices = _fit(recipe, choices, speed, budget_seconds)
     images_shown = recipe.epochs * speed.steps_per_epoch * recipe.batch_size
@@ -139,7 +141,9 @@ def _several() -> bool:
 
 def _open(data: str, channels: int | None, reading: Reading) -> Dataset:
     """The data; files that cannot be read are left out, not an error: a plan is there to find them."""
-    open_data = partial(open_dataset, data, root=reading.root, download=reading.download, channels=channels)
+    open_data = partial(
+        open_dataset, data, root=reading.root, download=reading.download, channels=channels, sampled=True
+    )
     # One process downloads, the others find the files.
     state = PartialState(cpu=not torch.accelerator.is_available()) if _several() else None
     with state.main_process_first() if state else nullcontext():
@@ -163,6 +167,8 @@ def _part(dataset: Dataset, recipe: Recipe, *, in_memory: bool, has_bad: bool) -
 
 def _measure(dataset: Dataset, recipe: Recipe, part: Recipe, settings: Settings, callback: Callback) -> Speed:
     """The speed on a part of the data, counted up to all of it."""
+    if dataset.request:  # what a look at very many files knows is enough for a run that is thrown away
+        dataset = replace(dataset, request=dataset.request._replace(sampled=False))
     with tempfile.TemporaryDirectory() as folder:
         speed = measure_speeds(
             {"plan": part},

@@ -37,23 +37,28 @@ class Rung:
     """A size of the house family, the side at which it sees photographs, and the tokens it wants along a side.
 
     `least_views`: so many images a machine must be able to show it in the time there is, before it is better than a smaller one that
-    could be shown more. `least_images`: so many there must be on a GPU without a budget, where time is no reason to take a smaller one.
+    could be shown more; or each image so often, `least_epochs`, where few images are soon learnt. `least_images`: so many there must be
+    on a GPU without a budget, where time is no reason to take a smaller one.
     """
 
     recipe: str
     photo_side: int
     least_grid: float
     least_views: int
+    least_epochs: float
     least_images: int
+
+    def wanted_views(self, images: int) -> float:
+        return min(self.least_views, self.least_epochs * images)
 
 
 # fmt: off
 LADDER = (
-    Rung("vitling/nano",   64,  3.5, 0,          0),
-    Rung("vitling/tiny",   64,  7,   45_000,     0),
-    Rung("vitling/small",  96,  7,   1_500_000,  0),
-    Rung("vitling/medium", 160, 7,   5_000_000,  2_000),
-    Rung("vitling/base",   192, 7,   12_000_000, 20_000),
+    Rung("vitling/nano",   64,  3.5, 0,          0,        0),
+    Rung("vitling/tiny",   64,  7,   45_000,     10,       0),
+    Rung("vitling/small",  96,  7,   1_500_000,  math.inf, 0),
+    Rung("vitling/medium", 160, 7,   5_000_000,  math.inf, 2_000),
+    Rung("vitling/base",   192, 7,   12_000_000, math.inf, 20_000),
 )
 # fmt: on
 TRAINING_SHARE = 0.9  # of a budget, that steps are taken in
@@ -108,7 +113,7 @@ def choose(
         epochs = _asked_epochs(settings) or (max(1, round(views / images)) if budget_seconds else epochs)
     size = as_size(_with(settings, base).img_size)
     assert size is not None  # both ways choose one
-    choices += [_epochs(epochs, budget_seconds), _augmentation(survey, size, epochs, asked)]
+    choices += [_epochs(epochs, budget_seconds), _augmentation(survey, size, epochs, base, settings)]
     choices += [
         *validation,
         _average(base),
@@ -195,14 +200,14 @@ def _climb(
         views = float(epochs * images)
         if budget_seconds:
             macs, seconds = count_macs(model, (survey.channels, *size)), TRAINING_SHARE * budget_seconds
-            if macs_per_second / macs * seconds < rung.least_views / 2:
+            if macs_per_second / macs * seconds < rung.wanted_views(images) / 2:
                 break  # hopeless: not worth the time to measure it
             rate = machine.images_per_second((recipe, model, (survey.channels, *size)))
             views, macs_per_second = rate * seconds, rate * macs
         by_images = machine.kind == "gpu" and not budget_seconds
-        if taken and (images < rung.least_images if by_images else views < rung.least_views):
+        if taken and (images < rung.least_images if by_images else views < rung.wanted_views(images)):
             break
-        taken = base, [_family(base, model, views, rung), *sizes], views
+        taken = base, [_family(base, model, views, images, rung), *sizes], views
     assert taken is not None
     return taken
 
@@ -238,9 +243,10 @@ def _named_model(survey: Survey, settings: Sequence[str], asked: set[str]) -> tu
     return override(base, {"model": given.model, "img_size": size}), choices
 
 
-def _family(recipe: Recipe, model: nn.Module, views: float, rung: Rung) -> Choice:
+def _family(recipe: Recipe, model: nn.Module, views: float, images: int, rung: Rung) -> Choice:
     larger = next((other for other in LADDER if other.least_views > rung.least_views), None)
-    bound = f"; {larger.recipe} wants {larger.least_views:,.0f}" if larger and larger.least_views > views else ""
+    wanted = larger.wanted_views(images) if larger else 0
+    bound = f"; {larger.recipe} wants {wanted:,.0f}" if larger and wanted > views else ""
     return Choice(
         "model",
         f"{recipe.model}, {parameters(model) / 1e6:.2g} M parameters",
@@ -304,7 +310,7 @@ def _epochs(epochs: int, budget_seconds: float | None) -> Choice:
     return Choice("epochs", str(epochs), reason, evidence, changes={"epochs": epochs})
 
 
-def _augmentation(survey: Survey, size: tuple[int, int], epochs: int, asked: set[str]) -> Choice:
+def _augmentation(survey: Survey, size: tuple[int, int], epochs: int, base: Recipe, settings: Sequence[str]) -> Choice:
     if min(size) < TINY_SIDE:
         off = {"augment.crop": "none", "augment.hflip": 0.0, "augment.color_jitter": 0.0, "augment.erase": 0.0}
         reason = "moving so small an image by a pixel, or mirroring it, makes another image of it"
@@ -312,6 +318,8 @@ def _augmentation(survey: Survey, size: tuple[int, int], epochs: int, asked: set
     colour = survey.channels == 3
     jitter = JITTER if colour and epochs >= JITTER_EPOCHS else 0.0
     changes: dict[str, Any] = {"augment.hflip": 0.5 if colour else 0.0, "augment.color_jitter": jitter}
+    given = _with(settings, override(base, changes))
+    changes["test_mirror"] = given.augment.hflip > 0  # who learns from mirrored images can be asked about both
     if survey.small:
         cutout = CUTOUT if epochs >= CUTOUT_EPOCHS else 0.0
         changes |= {"augment.crop": "pad", "augment.crop_padding_mode": "reflect", "augment.cutout": cutout}
@@ -319,8 +327,12 @@ def _augmentation(survey: Survey, size: tuple[int, int], epochs: int, asked: set
         changes |= {"augment.crop": "resized", "augment.crop_scale": (0.35, 1.0)}
     covered = "a covered square" if changes.get("augment.cutout") else ""
     light = ", ".join(filter(None, ["crops", covered, "changed colours" if jitter else ""]))
-    mirrored = "mirrored too" if colour else "not mirrored: grey images are often characters (else augment.hflip=0.5)"
-    mixes = "method" not in asked  # other methods have labels of their own
+    mirrored = (
+        "mirrored too, also when predicting"
+        if colour
+        else "not mirrored: grey images are often characters (else augment.hflip=0.5)"
+    )
+    mixes = given.method == base.method  # other methods have labels of their own
     if epochs >= STRONG_EPOCHS and mixes:
         reason = f"crops, RandAugment, erasing, mixup and cutmix; {mirrored}"
         return Choice(

@@ -8,17 +8,18 @@ import torch
 from torch import Tensor
 
 from vitling.callbacks import Callback
+from vitling.data.near_duplicates import allowed_difference, find_near_duplicates
+from vitling.data.pipeline.cache import PixelCache
 from vitling.data.pipeline.preprocessing import SMALL_SIDE
+from vitling.data.probe import probe_accuracy
 from vitling.data.sources.dataset import Dataset
-from vitling.data.sources.images import ArrayImages, BadImage, Images, evenly, load_image
+from vitling.data.sources.images import ArrayImages, BadImage, Images
 from vitling.data.threads import map_threads
-from vitling.planning.near_duplicates import EXACT, FEW_VALUES, MAX_DIFFERENCE, SIDE, find_near_duplicates
-from vitling.planning.probe import probe_accuracy
+from vitling.data.thumbnails import make_thumbnails
 
 HEADS = 2000  # images of the training split whose size is read
 MOST_FILES, MOST_ROWS = 20_000, 60_000  # images that are looked at: files must be decoded, arrays hardly
 SHOWN = 5  # pairs of copies that are named
-CHUNK = 64
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,9 @@ class Survey:
         return max(self.class_counts.values()) / min(self.class_counts.values())
 
 
-def survey_data(dataset: Dataset, *, brief: bool = False, callback: Callback | None = None) -> Survey:
+def survey_data(
+    dataset: Dataset, *, brief: bool = False, cache: PixelCache | None = None, callback: Callback | None = None
+) -> Survey:
     """Look at a dataset; a brief look reads heads only, so that it takes no time."""
     train = dataset.splits["train"]
     counts = np.bincount(train.labels, minlength=len(dataset.class_names))
@@ -83,7 +86,7 @@ def survey_data(dataset: Dataset, *, brief: bool = False, callback: Callback | N
     )
     if brief:
         return Survey(unreadable=list(dataset.skipped), **facts)
-    return Survey(**facts, **_look_at_pixels(dataset, min(sizes[0]), callback or Callback()))
+    return Survey(**facts, **_look_at_pixels(dataset, min(sizes[0]), cache, callback or Callback()))
 
 
 def _sizes(images: Images) -> list[tuple[int, int]]:
@@ -96,21 +99,28 @@ def _sizes(images: Images) -> list[tuple[int, int]]:
         except BadImage:
             return None
 
-    indices = evenly(len(images), 1 if isinstance(images, ArrayImages) else HEADS)
+    indices = images.sample(1 if isinstance(images, ArrayImages) else HEADS)
     return [size for size in map_threads(size, indices) if size]
 
 
-def _look_at_pixels(dataset: Dataset, short_side: int, callback: Callback) -> dict[str, Any]:
+def _look_at_pixels(dataset: Dataset, short_side: int, cache: PixelCache | None, callback: Callback) -> dict[str, Any]:
     unreadable, seen, thumbnails = list(dataset.skipped), {}, {}
     total = sum(map(len, dataset.splits.values()))
     for split, images in dataset.splits.items():
         most = MOST_ROWS if isinstance(images, ArrayImages) else MOST_FILES
-        sample = images.subset(evenly(len(images), max(1, most * len(images) // total)))
-        thumbnails[split], good = _thumbnails(sample, dataset, f"reading {split}", callback)
+        sample = images.subset(images.sample(max(1, most * len(images) // total)))
+        thumbnails[split], good = make_thumbnails(
+            sample,
+            channels=dataset.channels,
+            max_value=dataset.max_value,
+            task=f"reading {split}",
+            cache=cache,
+            callback=callback,
+        )
         unreadable += [sample.names[i] for i in np.flatnonzero(~good)]
         seen[split] = sample.subset(np.flatnonzero(good))
 
-    limit = MAX_DIFFERENCE if short_side**2 * dataset.channels >= FEW_VALUES else EXACT
+    limit = allowed_difference(short_side, dataset.channels)
 
     def copies(split: str, among: Tensor | None = None) -> Copies:
         where = "copies" if among is None else f"leaks of {split}"
@@ -128,22 +138,3 @@ def _look_at_pixels(dataset: Dataset, short_side: int, callback: Callback) -> di
         leaks={split: copies(split, thumbnails["train"]) for split in others},
         probe_accuracy=probe_accuracy(thumbnails["train"], torch.as_tensor(seen["train"].labels)),
     )
-
-
-def _thumbnails(images: Images, dataset: Dataset, task: str, callback: Callback) -> tuple[Tensor, np.ndarray]:
-    """Thumbnails of the images that can be read, and which those are."""
-    pixels = torch.empty(len(images), dataset.channels, SIDE, SIDE, dtype=torch.uint8)
-    rows, good = pixels.numpy(), np.ones(len(images), bool)
-
-    def load(start: int) -> int:
-        stop = min(start + CHUNK, len(images))
-        for i in range(start, stop):
-            try:
-                rows[i] = load_image(images, i, (SIDE, SIDE), "resize", dataset.channels, dataset.max_value)
-            except BadImage:
-                good[i] = False
-        return stop
-
-    for stop in map_threads(load, range(0, len(images), CHUNK)):
-        callback.on_progress(task, stop, len(images))
-    return pixels[torch.from_numpy(good)], good

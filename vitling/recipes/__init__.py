@@ -1,7 +1,7 @@
 """Recipes: what an experiment is. The dataclasses, how they are read and written, and the named ones."""
 
 from vitling._deprecated import keep_old_names
-from vitling.recipes.named import DEFAULT, named_recipes
+from vitling.recipes.named import DEFAULT, named_recipes, register_recipe
 from vitling.recipes.parsing import (
     all_keys,
     from_dict,
@@ -27,6 +27,7 @@ __all__ = [
     "override",
     "read_recipe",
     "read_recipes",
+    "register_recipe",
     "replace",
     "save_recipe",
     "scale_epochs",

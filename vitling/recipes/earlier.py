@@ -8,6 +8,9 @@ EARLIER = {
     "test_crop": None,
     "test_split": "test",
     "interpolation": "bicubic",
+    "test_mirror": False,
+    "keep": "best",
+    "shuffle_buffer": None,
     "augment.crop_at": "img_size",
     "augment.crop_when": "first",
     "augment.interpolation": "random",
@@ -25,8 +28,8 @@ RECORDED = {
 
 
 def complete(tree: dict[str, Any]) -> dict[str, Any]:
-    """A whole record with the newer keys, where it has none of them."""
-    if not _is_earlier(tree):
+    """A whole record with the newer keys that its version did not know."""
+    if not _is_record(tree):
         return tree
     own = {key: value for key, value in EARLIER.items() if "." not in key}
     augment = {key.removeprefix("augment."): value for key, value in EARLIER.items() if "." in key}
@@ -35,7 +38,7 @@ def complete(tree: dict[str, Any]) -> dict[str, Any]:
 
 def bring_up_to_date(tree: dict[str, Any]) -> dict[str, Any]:
     """The same, meaning what it meant: without a train_size, crops were cut from images of the model's size."""
-    if _is_earlier(tree) and tree["train_size"] is None and tree["augment"].get("crop") == "resized":
+    if _crops_fitted_images(tree) and tree["train_size"] is None and tree["augment"].get("crop") == "resized":
         tree = {**tree, "train_size": tree["img_size"]}
     return complete(tree)
 
@@ -55,5 +58,10 @@ def earlier_forms(tree: dict[str, Any]) -> Iterator[dict[str, Any]]:
         yield {**kept, "train_size": None}
 
 
-def _is_earlier(tree: dict[str, Any]) -> bool:
-    return tree.keys() >= RECORDED and "interpolation" not in tree and isinstance(tree["augment"], dict)
+def _is_record(tree: dict[str, Any]) -> bool:
+    return tree.keys() >= RECORDED and isinstance(tree["augment"], dict)
+
+
+def _crops_fitted_images(tree: dict[str, Any]) -> bool:
+    """Whether a version wrote it that knew no other crops: it knew no interpolation either."""
+    return _is_record(tree) and "interpolation" not in tree

@@ -11,11 +11,12 @@ import yaml
 
 from vitling.errors import UserError, did_you_mean
 from vitling.files import Ours, check_path, write_text
+from vitling.plugins import PluginRecord, require_plugins
 from vitling.recipes.earlier import bring_up_to_date
 from vitling.recipes.named import named_recipes
 from vitling.recipes.schema import Augment, Optim, Recipe
-from vitling.validation.documents import parse_yaml, read_yaml
-from vitling.validation.values import show
+from vitling.validation.documents import damaged, parse_yaml, read_json, read_yaml
+from vitling.validation.values import check, show
 
 
 def override(recipe: Recipe, settings: dict[str, Any] | list[str]) -> Recipe:
@@ -178,15 +179,33 @@ def _plain(value: Any) -> Any:
 def load_recipe(source: str | Path) -> Recipe:
     """A recipe by name (`digits/vit_nano`), from a YAML file, or from a run directory."""
     path = check_path(source)
-    path = path / "recipe.yaml" if path.is_dir() else path
+    run, path = path, path / "recipe.yaml" if path.is_dir() else path
     if path.suffix in (".yaml", ".yml"):
-        return read_recipe(path)[0]
+        recipe = read_recipe(path)[0]
+        if run.is_dir():
+            _require_plugins(recipe, run)
+        return recipe
     recipes = named_recipes()
     if str(source) not in recipes:
         raise UserError(
             f"unknown recipe '{show(str(source))}'. {did_you_mean(show(str(source)), recipes)} `vitling list recipes` shows all."
         )
     return recipes[str(source)]()
+
+
+def _require_plugins(recipe: Recipe, run: Path) -> None:
+    """The recipe of a run may name what a plug-in registers: say so, instead of a name that nobody knows."""
+    if not (run / "run.json").exists():
+        return
+    info = read_json(run / "run.json")
+    records = info.get("plugins", []) if isinstance(info, dict) else []
+    try:
+        check(records, list[PluginRecord], "plugins")
+    except UserError as error:
+        raise damaged(str(run / "run.json"), str(error).rstrip(".")) from None
+    if records:
+        needed = {"model": recipe.model, "method": recipe.method, "data": recipe.data.partition(":")[0]}
+        require_plugins(records, needed, str(run))
 
 
 def read_recipe(path: Path) -> tuple[Recipe, dict]:

@@ -108,6 +108,7 @@ class Recipe:
     fit: Literal["resize", "pad", "crop"] = "resize"
     test_crop: PartOf | None = None  # 0.875: test images are fitted to 256 pixels for 224, and the centre is cut out
     interpolation: Literal["bilinear", "bicubic"] = "bicubic"  # of fitting
+    test_mirror: bool = False  # predictions are the mean of an image's and its mirror image's, in twice the time
     mean: tuple[Share, ...] | None = None  # of pixels from 0 to 1; None: of the training split
     std: tuple[PartOf, ...] | None = None
     fraction: PartOf = 1.0
@@ -120,6 +121,7 @@ class Recipe:
     folds: CountOrNone = 0  # k-fold: the validation split is fold number `fold` of `folds`
     fold: CountOrNone = 0
     balance: Literal["none", "sampler", "loss"] = "none"
+    shuffle_buffer: Count | None = None  # images of a stream that are drawn from; None: 8,192
     on_bad_image: Literal["error", "skip"] = "error"
     # how
     epochs: Count = 100
@@ -131,6 +133,8 @@ class Recipe:
     ema_warmup: bool = True
     patience_epochs: CountOrNone = 0  # stop when the validation accuracy has not risen for so long; 0: never
     validate_every: Count = 1
+    # which epoch's weights are the run's: of the best validation accuracy, or the last that is within one standard error of it
+    keep: Literal["best", "last_good"] = "best"
     compile: Literal["off", "on", "auto"] = "off"
     seed: Seed = 0
 

@@ -44,7 +44,7 @@ class Facts:
 
 @dataclass
 class Findings:
-    """Sentences of a verdict, each with its state: "problem", "watch" or "ok"."""
+    """Sentences of a verdict, each with its state ("problem", "watch" or "ok"), what to do, and its numbers in a fold."""
 
     findings: list
     kind = "findings"
@@ -66,6 +66,7 @@ class Chart:
 
     svg: str
     caption: str
+    wide: bool = False  # takes the whole width of the page
     kind = "chart"
 
 
@@ -107,6 +108,15 @@ class Code:
     text: str
     title: str = ""
     kind = "code"
+
+
+@dataclass
+class Fold:
+    """Parts that are shown when the reader asks for them."""
+
+    title: str
+    parts: list
+    kind = "fold"
 
 
 @dataclass

@@ -208,6 +208,40 @@ def intervals(rows: Sequence[tuple[str, float, float]], *, x: str, zero: bool = 
     return _draw(draw, height=max(1.6, 0.7 + 0.26 * len(rows)))
 
 
+def tree(
+    columns: Sequence[tuple[str, Sequence[tuple[str, float | None]]]], branches: Sequence[tuple[int, str, str]]
+) -> str:
+    """Names with values in columns from left to right, the best on top; a branch joins a name of a column with one of the next.
+
+    What has no branch to the right ends there. A value of None has no number beside its name.
+    """
+    places = {
+        (number, name): (number, -row) for number, (_, rows) in enumerate(columns) for row, (name, _) in enumerate(rows)
+    }
+    deepest = max(len(rows) for _, rows in columns)
+
+    def draw(ax: Axes) -> None:
+        going_on = {(number, name) for number, name, _ in branches}
+        for number, name, following in branches:
+            (x0, y0), (x1, y1) = places[number, name], places[number + 1, following]
+            middle = x0 + 0.82
+            ax.plot([x0, middle, x1], [y0, y0, y1], color=SERIES[0], linewidth=1.2, alpha=0.7, zorder=1)
+        for number, (_, rows) in enumerate(columns):
+            for name, value in rows:
+                x, y = places[number, name]
+                last = number == len(columns) - 1 or (number, name) in going_on
+                text = _short(name, 30) + ("" if value is None else f"  {value:.1f}")
+                ax.plot([x], [y], marker="o", markersize=4, color=SERIES[0] if last else INK, alpha=1 if last else 0.4)
+                ax.annotate(text, (x, y), (4, 4), textcoords="offset points", fontsize=7, alpha=1 if last else 0.6)
+        for number, (title, _) in enumerate(columns):
+            ax.annotate(title, (number, 0.9), (0, 4), textcoords="offset points", fontsize=8, fontweight="bold")
+        ax.set_xlim(-0.1, len(columns) - 0.05)
+        ax.set_ylim(-deepest + 0.3, 1.6)
+        ax.axis("off")
+
+    return _draw(draw, height=0.7 + 0.32 * deepest, width=max(WIDTH, 1.9 * len(columns)))
+
+
 def sizes(
     series: Mapping[str, Sequence[tuple[float, float, str, bool]]], *, x: str, y: str, loose: Sequence[str] = ()
 ) -> str:
@@ -322,11 +356,11 @@ def class_accuracy(per_class: Sequence[dict], *, shown: int = 20) -> str:
 # Drawing
 
 
-def _draw(draw: Callable[[Axes], None], *, height: float = HEIGHT) -> str:
+def _draw(draw: Callable[[Axes], None], *, height: float = HEIGHT, width: float = WIDTH) -> str:
     """An SVG for a page: ids that no other chart has, text in the page's colour, no size but its proportions."""
     with mpl.rc_context(STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # measured with a font that lacks it; the browser has others
-        figure = Figure(figsize=(WIDTH, height), layout="constrained")
+        figure = Figure(figsize=(width, height), layout="constrained")
         FigureCanvasSVG(figure)
         draw(figure.add_subplot())
         buffer = io.StringIO()

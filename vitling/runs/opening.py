@@ -18,11 +18,13 @@ from vitling.data.pipeline.preprocessing import Preprocessing
 from vitling.errors import UserError, did_you_mean, first_line
 from vitling.files import check_path
 from vitling.models.weights import load_weights
+from vitling.plugins import load_installed
 from vitling.runs import hub
 from vitling.runs.device import default_device
+from vitling.runs.exported import ExportedModel, find_exported, open_exported
 from vitling.runs.metadata import ModelMetadata
-from vitling.runs.onnx_model import OnnxModel
-from vitling.runs.run import Run, check_weights
+from vitling.runs.remote import as_url
+from vitling.runs.run import Run, check_weights, load_run
 from vitling.runs.timm_folder import build_with, load_network, read_config, read_saved_metadata
 from vitling.validation.model_arguments import check_model_args
 
@@ -38,7 +40,7 @@ class OpenedModel:
     """A model, how an image becomes its input, and what it calls its classes."""
 
     name: str
-    network: nn.Module | OnnxModel  # a module is in eval mode, on its device
+    network: nn.Module | ExportedModel  # a module is in eval mode, on its device
     preprocessing: Preprocessing
     class_names: list[str] | None = None  # None where the model does not name them
     run: Run | None = None  # None where it is not a run
@@ -47,10 +49,8 @@ class OpenedModel:
     @property
     def module(self) -> nn.Module:
         """The network, for those who look inside it."""
-        if isinstance(self.network, OnnxModel):
-            raise UserError(
-                f"{self.name} is an ONNX file, which shows only its outputs; give the run or a timm folder."
-            )
+        if isinstance(self.network, ExportedModel):
+            raise only_outputs(self.name, self.network.kind)
         return self.network
 
     def class_order(self, names: Sequence[str]) -> list[int] | None:
@@ -68,10 +68,10 @@ class OpenedModel:
     @torch.inference_mode()
     def logits(self, pixels: Tensor) -> Tensor:
         """(B, classes), on the CPU, of uint8 images in the model's size."""
-        if isinstance(self.network, OnnxModel):
-            return self.network(pixels)
+        if isinstance(self.network, ExportedModel):
+            return torch.from_numpy(self.network(pixels.numpy()))
         device = next((p.device for p in self.network.parameters()), pixels.device)
-        return self.network(self.preprocessing.normalize(pixels.to(device))).float().cpu()
+        return self.preprocessing.score(self.network, self.preprocessing.normalize(pixels.to(device))).float().cpu()
 
 
 def open_model(
@@ -103,9 +103,11 @@ def open_model(
         opened = _of_network(_name(source), place, max_value)
     elif kind == "run":
         network = place.load_model(which)  # before anything else is read: a run may have none yet
+        for line in place.plugin_changes("model"):
+            (callback or Callback()).log(line)
         opened = _with_metadata(place.path.name, network, ModelMetadata.of_run(place), run=place)
-    elif kind == "onnx":
-        network = OnnxModel(place)
+    elif kind == "exported":
+        network = open_exported(place)
         opened = _with_metadata(place.name, network, network.metadata)
     elif kind == "weights" and (architecture or model_args or not (place.parent / "config.json").exists()):
         opened = _of_network(place.name, _fill(place, architecture, model_args), max_value)
@@ -122,6 +124,11 @@ def open_model(
     return opened
 
 
+def only_outputs(name: str, kind: str) -> UserError:
+    """What is said to those who want to look into an exported file."""
+    return UserError(f"{name} is {kind}, which shows only its outputs; give the run or a timm folder.")
+
+
 def find_kind(source: Source) -> tuple[str, Any]:  # a module, a Run, a Path or a name: the kind says which
     """Which kind of source this is, and where it is: the one grammar. What lies here comes before names."""
     if isinstance(source, nn.Module):
@@ -133,15 +140,20 @@ def find_kind(source: Source) -> tuple[str, Any]:  # a module, a Run, a Path or 
         return "folder", check_path(text.removeprefix(LOCAL))
     if text.startswith(hub.PREFIX):
         return "hub", text
+    if as_url(text):
+        return "run", load_run(text)
     path = check_path(text)
+    if exported := find_exported(path):
+        return "exported", exported
     if path.is_dir():
         return ("run", Run(path)) if (path / "run.json").exists() else ("folder", path)
     if path.is_file():
-        if path.suffix != ".onnx" and path.suffix not in WEIGHTS_SUFFIXES:
+        if path.suffix not in WEIGHTS_SUFFIXES:
             raise UserError(f"{text} is not a model; files end in .onnx, {', '.join(WEIGHTS_SUFFIXES)}.")
-        return ("onnx" if path.suffix == ".onnx" else "weights"), path
+        return "weights", path
     if text.startswith("timm/"):
         return "hub", hub.PREFIX + text
+    load_installed()
     if timm.is_model(text):
         return "timm", text
     near = "" if "/" in text else did_you_mean(text, timm.list_models(), show=0)
@@ -151,8 +163,8 @@ def find_kind(source: Source) -> tuple[str, Any]:  # a module, a Run, a Path or 
 def find_weights(source: str | Path) -> Path | dict[str, Tensor]:
     """The weights that a source brings, for `load_weights` to fill another model with; no network is run."""
     kind, place = find_kind(source)
-    if kind == "onnx":
-        raise UserError(f"{source} is an ONNX file, from which no weights are taken; give the run or a timm folder.")
+    if kind == "exported":
+        raise UserError(f"{source} is exported, and no weights are taken from it; give the run or a timm folder.")
     if kind == "timm":
         return _load_published(place).state_dict()
     if kind == "hub":
@@ -174,8 +186,8 @@ def build_network(source: Source, *, device: torch.device | str) -> nn.Module:
     kind, place = find_kind(source)
     if kind == "module":
         return place
-    if kind == "onnx":
-        raise UserError(f"{source} is an ONNX file, which shows only its outputs; give the run or a timm folder.")
+    if kind == "exported":
+        raise only_outputs(str(source), "exported")
     find_folder = {"run": lambda: place.path / "best", "weights": lambda: place.parent, "folder": lambda: place}.get(
         kind
     )
@@ -228,7 +240,7 @@ def _of_network(name: str, network: nn.Module, max_value: int) -> OpenedModel:
 
 
 def _with_metadata(
-    name: str, network: nn.Module | OnnxModel, metadata: ModelMetadata, run: Run | None = None
+    name: str, network: nn.Module | ExportedModel, metadata: ModelMetadata, run: Run | None = None
 ) -> OpenedModel:
     return OpenedModel(name, network, metadata.preprocessing, metadata.class_names, run, metadata)
 
@@ -260,6 +272,7 @@ def _fill(path: Path, architecture: str | None, model_args: Mapping[str, Any] | 
         raise UserError(
             f"the weights in {path} do not name their model; give architecture, a name of timm, and model_args."
         )
+    load_installed()
     if not timm.is_model(architecture):
         raise UserError(
             f"unknown architecture '{architecture}'. {did_you_mean(architecture, timm.list_models(), show=0)}"

@@ -3,6 +3,7 @@
 from numbers import Real
 from typing import Annotated, Any, Literal, TypedDict
 
+from vitling.plugins import PluginRecord
 from vitling.validation.values import Count, CountOrNone, Longest, Range, Seconds, Share
 
 Positive = Annotated[float, Range(above=0, high=1e9)]
@@ -56,6 +57,7 @@ class RunRecord(TypedDict, total=False):
     environment: EnvironmentRecord
     precision: Literal["no", "bf16", "fp16"]
     processes: Annotated[int, Range(1, 1_000_000)]
+    sharded: bool
     wall_seconds: Seconds
     best: BestRecord
     epochs_trained: Annotated[float, Range(0, 10_000_000)]
@@ -63,6 +65,7 @@ class RunRecord(TypedDict, total=False):
     test_looks: CountOrNone
     more_seconds: list[Positive]
     parts: list[dict[str, Any]]
+    plugins: list[PluginRecord]
 
 
 class _Validation(TypedDict):

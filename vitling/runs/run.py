@@ -22,7 +22,7 @@ import platform
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -31,15 +31,18 @@ from typing import Any
 import timm
 import torch
 from filelock import FileLock, Timeout
-from torch import nn
+from torch import Tensor, nn
 
 import vitling
 from vitling.data.pipeline.preprocessing import Preprocessing
 from vitling.errors import UserError, did_you_mean, first_line
 from vitling.files import append_text, check_path, remove_leftovers, what_else, write_bytes, write_text
 from vitling.models.weights import save_for_timm
-from vitling.recipes import Recipe, read_recipe, save_recipe, to_dict
+from vitling.plugins import changed_plugins, plugin_records, require_plugins
+from vitling.recipes import Recipe, from_dict, read_recipe, save_recipe, to_dict
 from vitling.recipes.earlier import complete, earlier_forms
+from vitling.reports.card import render_card
+from vitling.reports.page import percent
 from vitling.runs.device import default_device, device_name
 from vitling.runs.metadata import ModelMetadata
 from vitling.runs.records import (
@@ -51,7 +54,8 @@ from vitling.runs.records import (
     TimingRecord,
     ValidationRecord,
 )
-from vitling.runs.timm_folder import load_network, read_saved_metadata
+from vitling.runs.remote import as_url, open_mirror
+from vitling.runs.timm_folder import PLUGINS, load_network, read_saved_metadata
 from vitling.validation.documents import Record, damaged, read_document, read_json, read_json_lines
 from vitling.validation.values import check, show
 
@@ -68,6 +72,10 @@ WEIGHTS = ("best", "last")
 COMPANIONS = "companions"
 
 
+class Occupied(UserError):
+    """Another process has locked the run."""
+
+
 class Run:
     """One run directory."""
 
@@ -77,10 +85,66 @@ class Run:
     held = False  # whether this object has locked it
 
     def __init__(self, path: str | Path):
-        self.path = check_path(path)
+        url = as_url(path)
+        self.mirror = open_mirror(url) if url else None
+        self.path = self.mirror.folder if self.mirror else check_path(path)
 
     def __getstate__(self) -> dict:
-        return {"path": self.path}
+        return {"path": self.path, "mirror": None}
+
+    @property
+    def place(self) -> str | Path:
+        """What it is called: on other storage, `path` is only where it is worked on."""
+        return self.mirror.url if self.mirror else self.path
+
+    def fetch(self, *, checkpoints: bool = True) -> None:
+        """Bring a run on other storage here, without its checkpoints where nobody trains it further. Of a run here, nothing."""
+        if self.mirror is None:
+            return
+        if self.held:
+            self.mirror.fetch(checkpoints=checkpoints)
+            return
+        with (
+            suppress(Occupied),
+            self.locked(publishing=False),
+        ):  # else it is trained on this machine, and newer here than there
+            self.mirror.fetch(checkpoints=checkpoints)
+
+    def publish(self) -> None:
+        """Bring what was written here to the storage where the run is. Of a run here, nothing.
+
+        While a run is trained, whoever trains it alone publishes it.
+        """
+        if self.mirror and (self.held or self.finished):
+            self.mirror.publish()
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: what it is, how far it got, and its curve."""
+        try:
+            info, records = self.info, self.metrics() if (self.path / "metrics.jsonl").exists() else []
+            recipe = self.recipe if (self.path / "recipe.yaml").exists() else None
+        except UserError as error:  # a damaged run is worth a look as well
+            return render_card(repr(self), notes=[str(error)])
+        title = f"{recipe.model} on {info.get('data', {}).get('name', recipe.data)}" if recipe else repr(self)
+        facts: dict[str, object] = {
+            "folder": self.path,
+            "status": info.get("stopped") or info.get("status", "not begun"),
+        }
+        if "parameters" in info:
+            facts["parameters"] = f"{info['parameters']:,}"
+        if not records:
+            return render_card(title, facts)
+        best = max(records, key=lambda record: (record["val_top1"], -record["val_loss"]))
+        facts["best validation accuracy"] = f"{percent(best['val_top1'])} in epoch {best['epoch']}"
+        from vitling.reports import plots  # matplotlib takes a while to import
+
+        epochs = [record["epoch"] for record in records]
+        curve = {"validation accuracy": [record["val_top1"] for record in records]}
+        svg = plots.lines(epochs, curve, x="epoch", y="validation accuracy", unit=True)
+        return render_card(title, facts, svg=svg, caption="Validation accuracy over the epochs.")
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -198,6 +262,7 @@ class Run:
     def load_model(self, which: str = "best") -> nn.Module:
         """The trained model, in eval mode, on the CPU. `vitling.open_model` puts it on the device, with its preprocessing."""
         check_weights(which)
+        self.require("model")
         folder = self.path / which
         if not (folder / "model.safetensors").exists():
             raise UserError(f"{self.path} has no {which} weights yet; train it further with the command that began it.")
@@ -235,6 +300,21 @@ class Run:
         """The networks that were trained beside the model, by name, as they were when it was best."""
         folders = sorted((self.path / COMPANIONS).iterdir()) if (self.path / COMPANIONS).exists() else []
         return {folder.name: load_network(folder, str(folder)) for folder in folders}
+
+    def require(self, *kinds: str) -> None:
+        """Refuse where the model, the method or the data that its recipe names is of a plug-in that is not imported."""
+        if plugins := self.info.get("plugins"):
+            require_plugins(plugins, self._names(kinds), str(self.path))
+
+    def plugin_changes(self, *kinds: str) -> list[str]:
+        """A line for each plug-in that is another one than when the run was trained."""
+        plugins = self.info.get("plugins")
+        return changed_plugins(plugins, self._names(kinds)) if plugins else []
+
+    def _names(self, kinds: Sequence[str]) -> dict[str, str]:
+        recipe = self.recipe if (self.path / "recipe.yaml").exists() else from_dict(self.info["asked"]["recipe"])
+        names = {"model": recipe.model, "method": recipe.method, "data": recipe.data.partition(":")[0]}
+        return {kind: names[kind] for kind in kinds}
 
     # -- claiming --------------------------------------------------------------------------------------------------
 
@@ -277,9 +357,17 @@ class Run:
         part = {name: info[name] for name in kept if name in info}
         self.update(status="preparing", more_seconds=[*more, seconds], parts=[*info.get("parts", []), part])
 
+    def give_back_more(self) -> None:
+        """Finished as before, where the further part could not begin: it has no checkpoint of its own."""
+        state, _ = self.load_checkpoint()
+        if state is None or state.get("part", 1) == self.part:
+            return
+        info = self.info
+        self.update(status="finished", more_seconds=info["more_seconds"][:-1], parts=info["parts"][:-1])
+
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Nobody else may train into this directory meanwhile."""
+    def locked(self, *, publishing: bool = True) -> Iterator[None]:
+        """Nobody else may train into this directory meanwhile; what was written is published in the end."""
         ours = not self.path.exists()
         if not ours and not self.path.is_dir():
             raise UserError(f"{self.path} is a file; choose another folder.")
@@ -288,14 +376,18 @@ class Run:
             lock = FileLock(self.path / LOCK, timeout=0)
             lock.acquire()
         except Timeout:
-            raise UserError(
+            raise Occupied(
                 f"another process is training into {self.path}; wait for it, or choose another folder."
             ) from None
         except OSError as error:
             raise UserError(f"cannot write to {self.path}: {error.strerror or error}.") from None
         self.held = True
         try:
-            yield
+            try:
+                yield
+            finally:
+                if publishing:
+                    self.publish()
         finally:
             self.held = False
             if os.name != "nt":  # while it is held: nobody else's is removed. Windows cannot, and keeps it
@@ -374,15 +466,25 @@ class Run:
             if _size(path) > size:
                 os.truncate(path, size)
 
-    def save_model(self, which: str, model: nn.Module, class_names: list[str], model_args: dict) -> None:
-        """Weights as safetensors and a config.json in timm's format, under best/ or last/."""
+    def save_model(
+        self,
+        which: str,
+        model: nn.Module,
+        class_names: list[str],
+        model_args: dict,
+        state: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        """Weights as safetensors and a config.json in timm's format, under best/ or last/; `state` as in `save_weights`."""
         # With what the run knows, so that the folder can predict even where it is copied without the run.
-        known = {"vitling": ModelMetadata.of_run(self).to_dict()} if "preprocessing" in self.info else {}
-        save_for_timm(model, self._place(which), model_args=model_args, label_names=class_names, entries=known)
-
-    def save_companion(self, name: str, network: nn.Module, class_names: list[str], model_args: dict) -> None:
-        """A network that was trained beside the model, in the same form."""
-        self.save_model(f"{COMPANIONS}/{name}", network, class_names, model_args)
+        known: dict[str, Any] = {}
+        if "preprocessing" in self.info:
+            known["vitling"] = ModelMetadata.of_run(self).to_dict()
+        # Of a plug-in's file only its name: a folder that is sent on says nothing of this machine.
+        if own := [record for record in plugin_records() if record["provides"].get("model")]:
+            known[PLUGINS] = [{**record, "source": Path(record["source"]).name} for record in own]
+        save_for_timm(
+            model, self._place(which), model_args=model_args, label_names=class_names, entries=known, state=state
+        )
 
     # -- checkpoints -----------------------------------------------------------------------------------------------
 
@@ -407,6 +509,7 @@ class Run:
         for old in folder.iterdir():  # only what we name so: a user may keep copies of their own here
             if CHECKPOINT.fullmatch(old.name) and old.name not in {known["file"] for known in entries}:
                 old.unlink()
+        self.publish()
 
     def last_checkpoint(self) -> Path | None:
         """The newest state that counts."""
@@ -436,6 +539,12 @@ class Run:
 
 def load_run(path: str | Path) -> Run:
     """A run that exists; anything else is refused with a reason."""
+    if as_url(path):
+        run = Run(path)
+        run.fetch(checkpoints=False)
+        if not (run.path / "run.json").exists():
+            raise UserError(f"no run at {run.place}; train one into that place first.")
+        return run
     path = check_path(path)
     if not path.exists():
         raise UserError(f"no run at {path}; train one into that folder first.")

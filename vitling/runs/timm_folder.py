@@ -14,11 +14,13 @@ from torch import Tensor, nn
 import vitling.models  # noqa: F401  (registers our families)
 from vitling.errors import UserError, first_line
 from vitling.models.weights import read_weights
+from vitling.plugins import PluginRecord, require_plugins
 from vitling.runs.metadata import ModelMetadata
 from vitling.validation.documents import damaged, read_json
 from vitling.validation.model_arguments import check_model_args
 from vitling.validation.values import Channels, Range, Side, check
 
+PLUGINS = "vitling_plugins"  # a key of config.json
 Classes = Annotated[int, Range(0, 10_000_000)]
 
 
@@ -57,7 +59,9 @@ def read_config(folder: Path, source: str) -> dict:
     config = read_json(path)
     if not isinstance(config, dict) or not isinstance(config.get("architecture"), str):
         raise UserError(f"config.json of {source} does not name a timm architecture, so it cannot be built.")
-    if not timm.is_model(config["architecture"].partition(".")[0]):
+    architecture = config["architecture"].partition(".")[0]
+    require_plugins(_read_plugins(config, path), {"model": architecture}, f"the model in {source}")
+    if not timm.is_model(architecture):
         raise UserError(
             f"config.json of {source} names the architecture {config['architecture']!r:.80}, which timm does not know."
         )
@@ -71,6 +75,16 @@ def read_config(folder: Path, source: str) -> dict:
         # timm would leave the classifier as made, and the answers would be random ones.
         raise damaged(str(path), f"it states several numbers of classes, {', '.join(map(str, sorted(counts)))}")
     return config
+
+
+def _read_plugins(config: dict, path: Path) -> list[PluginRecord]:
+    """What was imported where the model was trained."""
+    plugins = config.get(PLUGINS, [])
+    try:
+        check(plugins, list[PluginRecord], PLUGINS)
+    except UserError as error:
+        raise damaged(str(path), str(error).rstrip(".")) from None
+    return plugins
 
 
 def read_saved_metadata(folder: Path, source: str | None = None) -> ModelMetadata | None:

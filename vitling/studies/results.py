@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import mean
-from typing import Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from vitling._deprecated import renamed_attribute
 from vitling.errors import UserError
@@ -23,14 +23,21 @@ from vitling.evaluation.metrics import Evaluation
 from vitling.files import json_with, refuse_foreign, starting_with, write_text
 from vitling.models.macs import count_macs
 from vitling.recipes import Recipe, from_dict, to_dict
+from vitling.reports.card import render_card
+from vitling.reports.frame import make_frame
 from vitling.reports.page import is_page
 from vitling.runs.records import Amount, Positive
+from vitling.runs.remote import as_url, working_folder
 from vitling.runs.run import Run, asked_for, difference, environment
 from vitling.training.budget import Speed, fit_to_budget
 from vitling.training.settings import Settings
 from vitling.validation.documents import damaged, read_json
 from vitling.validation.values import PartOf, Seed
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+RUNS = "runs"
 Key = tuple[str, float, int]  # name, fraction, seed
 
 is_study = json_with("names", "seeds", "recipes")
@@ -80,12 +87,14 @@ class Study:
     """A study's folder: the plan and the results so far."""
 
     def __init__(self, folder: str | Path):
-        self.folder = Path(folder)
+        self.url = as_url(folder)
+        self.folder = working_folder(self.url) if self.url else Path(folder)
         self.names: list[str] = []
         self.seeds: list[int] = []
         self.fractions: list[float] = []
         self.split = "test"
         self.budget_seconds: float | None = None
+        self.by_clock = False
         self.recipes: dict[str, Recipe] = {}  # also those of earlier plans
         self.speeds: dict[str, Speed] = {}
         self.failures: dict[Key, str] = {}
@@ -107,6 +116,7 @@ class Study:
         fractions: Sequence[float],
         budget_seconds: float | None,
         split: str,
+        by_clock: bool = False,
     ) -> None:
         """Take up a plan. One that only adds to the folder's, or leaves something out, keeps all finished runs."""
         refuse_foreign(self.folder / "table.md", ours=is_markdown_table)  # now, not when all is trained
@@ -123,7 +133,7 @@ class Study:
                     "give the recipe another name, or choose another folder."
                 )
         self.names, self.seeds, self.fractions = list(recipes), list(seeds), [float(f) for f in fractions]
-        self.split, self.budget_seconds = split, budget_seconds
+        self.split, self.budget_seconds, self.by_clock = split, budget_seconds, by_clock
         self.recipes |= recipes
         self.failures, self.environment = {}, environment()
 
@@ -131,26 +141,37 @@ class Study:
         """What one run trains."""
         recipe = self.recipes[name]
         recipe = replace(recipe, seed=seed, fraction=recipe.fraction * fraction)
-        if self.budget_seconds:
+        if self.budget_seconds and not self.by_clock:
             recipe = fit_to_budget(recipe, self.speeds[name], self.budget_seconds, fraction)
         return recipe
 
     def run_settings(self, name: str, settings: Settings) -> Settings:
-        """As many threads as the speed was measured with."""
+        """As many threads as the speed was measured with; or the budget, for a run that keeps to it by itself."""
         if not self.budget_seconds:
             return settings
+        if self.by_clock:
+            return replace(settings, budget_seconds=self.budget_seconds)
         return replace(settings, threads=settings.threads or self.speeds[name].threads)
 
     def check_runs(self) -> None:
         """Refuse, before anything is trained, a folder whose runs are others than planned."""
         for key, run in self.runs.items():
-            run.claim(asked_for(self.run_recipe(*key), None))
+            run.claim(asked_for(self.run_recipe(*key), self.budget_seconds if self.by_clock else None))
 
     @property
     def runs(self) -> dict[Key, Run]:
         """Every planned run, whether it has begun or not: all recipes with one seed, then with the next."""
         keys = [(n, f, s) for s in self.seeds for f in self.fractions for n in self.names]
-        return {(n, f, s): Run(self.folder / "runs" / slug(n) / f"fraction-{f:g}" / f"seed-{s}") for n, f, s in keys}
+        return {key: Run(self.folder / _below(key)) for key in keys}
+
+    def run_place(self, key: Key) -> str | Path:
+        """Where a run is to be trained; on other storage, the run's folder here is only its working copy."""
+        return f"{self.url}/{_below(key)}" if self.url else self.folder / _below(key)
+
+    def fetch_runs(self, *keys: Key) -> None:
+        """Bring the runs, or some of them, here from other storage, as far as they are there."""
+        for key in (keys or self.runs) if self.url else ():
+            Run(self.run_place(key)).fetch(checkpoints=False)
 
     def save(self) -> None:
         scores = {run_label(*key): score for key, run in self.runs.items() if (score := self.score(run)) is not None}
@@ -160,6 +181,7 @@ class Study:
             "fractions": self.fractions,
             "split": self.split,
             "budget_seconds": self.budget_seconds,
+            "by_clock": self.by_clock,
             "recipes": {name: to_dict(recipe) for name, recipe in self.recipes.items()},
             "speeds": {name: asdict(speed) for name, speed in self.speeds.items()},
             "macs": self._macs,
@@ -174,6 +196,7 @@ class Study:
         tree = read_json(path, StudyRecord)
         self.names, self.seeds, self.fractions = tree["names"], tree["seeds"], tree["fractions"]
         self.split, self.budget_seconds, self._macs = tree["split"], tree["budget_seconds"], dict(tree["macs"])
+        self.by_clock = tree.get("by_clock", False) is True
         self.environment = tree["environment"]
         try:
             self.recipes = {name: from_dict(recipe) for name, recipe in tree["recipes"].items()}
@@ -271,7 +294,8 @@ class Study:
         interval = "mean" if len(self.seeds) == 1 else "mean ± 95 % confidence interval (Student's t)"
         notes = [f"{names}; {interval}; the difference is to {self.names[0]}, paired by seed."]
         if self.budget_seconds:
-            notes.append(f"Equal wall time: {self.budget_seconds:g} s per run; the epochs follow from it.")
+            how = "each run keeps to the clock" if self.by_clock else "the epochs follow from it"
+            notes.append(f"Equal wall time: {self.budget_seconds:g} s per run; {how}.")
         if self.split == "val":
             notes.append("Best validation accuracy: the epoch was chosen by it, so it is for choices, not for claims.")
         notes += [f"{row.name} at {row.fraction:g}: {row.failure}" for row in self.rows() if row.failure]
@@ -299,6 +323,33 @@ class Study:
         ]
         plan = {"split": self.split, "seeds": self.seeds, "budget_seconds": self.budget_seconds}
         return json.dumps({**plan, "rows": rows}, indent=1, ensure_ascii=False)
+
+    def to_frame(self) -> "DataFrame":
+        """A row per recipe and fraction, as in table.csv; seeds and scores are lists."""
+        return make_frame([_flat(row) for row in self.rows()])
+
+    def __repr__(self) -> str:
+        return f"Study({str(self.folder)!r})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the table, and the intervals."""
+        if not self.names:
+            return render_card(repr(self), {"status": "nothing is planned yet"})
+        from vitling.reports import plots  # matplotlib takes a while to import
+
+        several, svg = len(self.fractions) > 1, ""
+        found = [row for row in self.rows() if row.scores]
+        if found:
+            values = [(f"{row.name} ({row.fraction:g})" if several else row.name, row.mean, row.ci95) for row in found]
+            svg = plots.intervals(values, x="accuracy, %")
+        images = " and ".join(sorted({self.recipes[name].data for name in self.names}))
+        return render_card(
+            f"{len(self.names)} recipes on {images}",
+            table=self.table(),
+            svg=svg,
+            caption="Mean and 95 % interval.",
+            notes=self.notes(),
+        )
 
     def write_tables(self) -> None:
         write_text(self.folder / "table.md", self.to_markdown(), ours=is_markdown_table)
@@ -331,6 +382,12 @@ def run_label(name: str, fraction: float, seed: int) -> str:
 
 def evaluation_file(run: Run) -> Path:
     return run.path / "evaluation-test.json"
+
+
+def _below(key: Key) -> str:
+    """The folder of a run, below that of its study."""
+    name, fraction, seed = key
+    return f"{RUNS}/{slug(name)}/fraction-{fraction:g}/seed-{seed}"
 
 
 def _files_in(folder: Path) -> list[str]:

@@ -14,6 +14,7 @@ from vitling.errors import UserError
 from vitling.methods import Preparation, prepare_method
 from vitling.models import default_size
 from vitling.optim import Schedule
+from vitling.plugins import plugin_records
 from vitling.recipes import Recipe, from_dict, scale_epochs, to_dict
 from vitling.runs.run import Run, asked_for, environment, is_digest_of, load_run, recipe_digest
 from vitling.training.budget import (
@@ -27,12 +28,14 @@ from vitling.training.budget import (
 from vitling.training.course import Course
 from vitling.training.loop import Loop
 from vitling.training.measurement import measure_speed, try_a_step
+from vitling.training.peers import end_training, lost_peer_explained
 from vitling.training.random_state import callers_state_kept
 from vitling.training.settings import Settings
 from vitling.training.setup import Setup, build_setup, check_settings, create_accelerator
 from vitling.training.signals import StopRequest, stop_on_signals
 from vitling.training.state import State, check_checkpoint
 
+NEEDED = ("model", "method", "data")  # that a plug-in may provide
 MORE_LR = 0.5  # of the peak learning rate, where a finished run is trained further
 
 
@@ -53,10 +56,10 @@ def train(
     predictions on the validation images are passed on in the run that is returned.
     """
     settings, callback = settings or Settings(), callback or Callback()
-    with callers_state_kept():
+    with callers_state_kept(), lost_peer_explained():
         accelerator = create_accelerator(settings, run_dir)
         run = train_into(Run(run_dir), recipe, settings, callback, accelerator, dataset, asked, planned)
-        accelerator.end_training()
+        end_training(accelerator)
     return run
 
 
@@ -74,15 +77,22 @@ def train_more(
     """
     settings, callback = settings or Settings(), callback or Callback()
     run = load_run(run_dir)
-    with callers_state_kept():
+    run.require(*NEEDED)
+    with callers_state_kept(), lost_peer_explained():
         accelerator = create_accelerator(settings, run_dir)
         with run.locked() if accelerator.is_main_process else nullcontext():
+            run.fetch()
             if accelerator.is_main_process:
                 run.claim_more(seconds)
                 run.remove_leftovers()
             accelerator.wait_for_everyone()
-            _train_rest(run, run.recipe, run.info["asked"], settings, callback, accelerator, dataset)
-        accelerator.end_training()
+            try:
+                _train_rest(run, run.recipe, run.info["asked"], settings, callback, accelerator, dataset)
+            except UserError:  # too short a time, or data that is gone
+                if accelerator.is_main_process:
+                    run.give_back_more()
+                raise
+        end_training(accelerator)
     return run
 
 
@@ -98,8 +108,12 @@ def train_into(
 ) -> Run:
     """The same on devices that are set up already: nothing where the run is finished, else what is left of it."""
     recipe = from_dict(to_dict(recipe))  # declared types, as if read from its file: the run is compared with that
-    check_settings(recipe)
+    if run.mirror and accelerator.num_processes > 1:
+        raise UserError(f"{run.place} is mirrored by one process; train with several into a folder that they share.")
     with run.locked() if accelerator.is_main_process else nullcontext():
+        run.fetch()
+        run.require(*NEEDED)
+        check_settings(recipe)
         asked = asked or asked_for(recipe, settings.budget_seconds)
         resuming = run.claim(asked)
         if accelerator.is_main_process:
@@ -108,6 +122,8 @@ def train_into(
         if run.finished:
             callback.log(f"{run.path} is finished already: {run.info['stopped']}.")
             return run
+        if resuming and (changed := run.plugin_changes(*NEEDED)):
+            raise UserError(f"{changed[0]} of {run.path} began; restore it, or train into another folder.")
         if resuming and (begun := run.begun_recipe()):
             recipe = begun  # resolved when the run began
         elif planned and accelerator.is_main_process:
@@ -154,6 +170,7 @@ def open_loop(
         method_args=prepare_method(recipe.method, preparation, recipe.method_args),
         load_init=checkpoint is None,
         callback=callback,
+        shard=settings.shard,
     )
     begins = checkpoint is None or checkpoint.get("part", 1) < run.part
     state, timekeeper = State.begin(setup), None
@@ -305,7 +322,8 @@ def _preparation(
 
     def begin() -> None:
         if accelerator.is_main_process:
-            run.update(asked=asked, status="preparing")
+            plugins = plugin_records()
+            run.update(asked=asked, status="preparing", **({"plugins": plugins} if plugins else {}))
         accelerator.wait_for_everyone()
 
     def train_first(first: Recipe, name: str) -> Run:
@@ -327,7 +345,9 @@ def _preparation(
 def _describe(run: Run, setup: Setup, asked: dict, settings: Settings) -> None:
     """Write down what this run is, before its first step."""
     data = setup.data
+    plugins = plugin_records()
     run.update(
+        **({"plugins": plugins} if plugins else {}),
         asked=asked,
         status="running",
         recipe_digest=None,  # until the recipe is written
@@ -345,4 +365,5 @@ def _describe(run: Run, setup: Setup, asked: dict, settings: Settings) -> None:
         environment=environment(),
         precision=settings.precision,
         processes=setup.accelerator.num_processes,
+        sharded=setup.sharded,
     )

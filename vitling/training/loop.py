@@ -8,6 +8,7 @@ import math
 import time
 
 import torch
+from accelerate.utils import broadcast
 from torch import Tensor, nn
 
 from vitling.callbacks import Callback
@@ -15,8 +16,9 @@ from vitling.errors import UserError
 from vitling.evaluation.loop import predict_logits, validate
 from vitling.evaluation.predictions import Predictions
 from vitling.models.inspect import layer_gradient_norms
+from vitling.models.shards import gather
 from vitling.optim import Schedule, peak_lr
-from vitling.runs.run import Run
+from vitling.runs.run import COMPANIONS, Run
 from vitling.training.budget import MEASURED_STEPS, Timekeeper
 from vitling.training.settings import Settings
 from vitling.training.setup import Setup, saved_config
@@ -85,7 +87,7 @@ class Loop:
         for micro_batches in self.setup.loader.epoch(epoch, state.step - epoch * per_epoch):
             # Before the step, when the last validation is done too: what is saved here is a whole number of steps.
             self._stop_if_requested()
-            saving = time.monotonic() - self.saved_at > self.settings.checkpoint_seconds
+            saving = self._is_time_to_save()
             if saving:
                 self._write_checkpoint()
             self._look_at_clock()
@@ -139,8 +141,10 @@ class Loop:
 
     def _log_gradients(self) -> None:
         """Log one step's gradient norms per layer, as the optimiser sees them: too cheap to be an option."""
-        if self.accelerator.is_main_process:
+        main = self.accelerator.is_main_process
+        if main or self.setup.sharded:
             norms = layer_gradient_norms(self.setup.model)
+        if main:
             self.run.append("gradients.jsonl", {"step": self.state.step + 1, "norms": norms})
 
     def _account(self, losses: dict[str, Tensor]) -> None:
@@ -156,9 +160,11 @@ class Loop:
         self.last_loss = values[0]
 
     def _refuse_loss(self, loss: float, terms: str) -> None:
+        what = f"loss became {loss} at step {self.state.step} ({terms})"
+        if self.accelerator.is_main_process:  # a diagnosis asks why it ended
+            self.run.update(stopped=what, wall_seconds=round(self._seconds(), 3))
         raise UserError(
-            f"loss became {loss} at step {self.state.step} ({terms}); last good checkpoint: "
-            f"{self.run.last_checkpoint() or 'none yet'}. "
+            f"{what}; last good checkpoint: {self.run.last_checkpoint() or 'none yet'}. "
             "Try a lower optim.lr, a longer optim.warmup_epochs or optim.clip_grad=1."
         )
 
@@ -185,13 +191,11 @@ class Loop:
             **others,
         }
         state.sums, state.summed_steps = {}, 0
-        score = (val["top1"], -val["loss"])
-        improved = state.best is None or score > state.best
-        if improved:
-            state.best, state.best_epoch = score, epoch + 1
+        accepted = state.accept(val["top1"], val["loss"], epoch + 1, images=val["images"], keep=setup.recipe.keep)
+        if accepted:
             self.best_logits = torch.cat(kept) if kept else None
-        assert state.best is not None  # the first validation is an improvement
-        if improved and self.accelerator.is_main_process:
+        assert state.best is not None  # the first validation is accepted
+        if accepted:
             self._save_model("best", model)
             self._save_companions()
         taken = time.monotonic() - began
@@ -226,9 +230,9 @@ class Loop:
     def _finish(self, stopped: str) -> None:
         state = self.state
         assert state.best is not None  # the last epoch is always validated
+        self._save_model("last", state.validated_model(self.setup))
+        self.save_checkpoint()
         if self.accelerator.is_main_process:
-            self._save_model("last", state.validated_model(self.setup))
-            self.save_checkpoint()
             self.run.update(
                 status="finished",
                 stopped=stopped,
@@ -243,15 +247,21 @@ class Loop:
     # -- saving ----------------------------------------------------------------------------------------------------
 
     def _save_model(self, which: str, model: nn.Module) -> None:
-        args = self._build_args(model, self.setup.recipe.model_args)
-        self.run.save_model(which, model, self.setup.data.class_names, args)
+        self._save_network(which, model, self.setup.recipe.model_args)
+
+    def _save_network(self, where: str, network: nn.Module, args: dict) -> None:
+        """The main process writes; the others give it their parts of a sharded network."""
+        main = self.accelerator.is_main_process
+        state = gather(network.state_dict(), main) if self.setup.sharded else None
+        if main:
+            names = self.setup.data.class_names
+            self.run.save_model(where, network, names, self._build_args(network, args), state)
 
     def _save_companions(self) -> None:
         """Keep the networks beside the model as they are when it is best: their test accuracy is then measured with its."""
-        names = self.setup.data.class_names
         for name, (network, args) in self.setup.method.kept().items():
             network.pretrained_cfg = {**network.pretrained_cfg, **saved_config(self.setup.data)}
-            self.run.save_companion(name, network, names, self._build_args(network, args))
+            self._save_network(f"{COMPANIONS}/{name}", network, args)
 
     def _build_args(self, network: nn.Module, args: dict) -> dict:
         """What timm builds the network with, besides its number of classes."""
@@ -265,10 +275,11 @@ class Loop:
             self.run.confirm_checkpoint()
 
     def _write_checkpoint(self) -> None:
-        """The main process writes: every process holds the same state, and generators are functions of the step."""
+        """The main process writes: every process holds the same state or gives its part, and generators are functions of the step."""
         self.saved_at = time.monotonic()
+        weights = self.state.weights(self.setup)
         if self.accelerator.is_main_process:
-            state = self.state.to_checkpoint(self.setup, self.run, self._seconds())
+            state = self.state.to_checkpoint(self.setup, weights, self.run, self._seconds())
             self.run.write_checkpoint(state, self.state.step, self.state.part)
 
     def _stop_if_requested(self) -> None:
@@ -281,6 +292,13 @@ class Loop:
             stopped = f"interrupted at step {self.state.step}"
             self.run.update(status="interrupted", stopped=stopped, wall_seconds=self._seconds())
         raise Interrupted(f"saved {self.run.path} at step {self.state.step}; the same command resumes it", number)
+
+    def _is_time_to_save(self) -> bool:
+        """By the main process's clock, where all processes have to take part."""
+        due = time.monotonic() - self.saved_at > self.settings.checkpoint_seconds
+        if not self.setup.sharded:
+            return due
+        return bool(broadcast(torch.tensor([due], device=self.accelerator.device)).item())
 
     def _stop_signal(self) -> int:
         """The signal to stop after, of any of the processes; 0 where there is none."""

@@ -19,16 +19,26 @@ def seed_everything(*parts: object) -> None:
     random.seed(seed)
 
 
+def get_state() -> tuple:
+    """Where torch's generator of the CPU, NumPy's and Python's stand."""
+    return torch.get_rng_state(), np.random.get_state(), random.getstate()
+
+
+def set_state(state: tuple) -> None:
+    torch.set_rng_state(state[0])
+    np.random.set_state(state[1])
+    random.setstate(state[2])
+
+
 @contextmanager
 def callers_state_kept() -> Iterator[None]:
     """Give torch, NumPy and Python back the random state, and torch the number of threads, that they had before."""
     device = default_device().type
     devices = range(torch.accelerator.device_count()) if device != "cpu" else ()
-    state, numpy_state, threads = random.getstate(), np.random.get_state(), torch.get_num_threads()
+    state, threads = get_state(), torch.get_num_threads()
     with torch.random.fork_rng(devices, device_type=device):
         try:
             yield
         finally:
-            random.setstate(state)
-            np.random.set_state(numpy_state)
+            set_state(state)
             torch.set_num_threads(threads)

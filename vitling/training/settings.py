@@ -15,6 +15,7 @@ class Settings:
     """Where and how a run happens; nothing here defines the experiment."""
 
     precision: str = "no"  # no (float32) | bf16 | fp16
+    shard: bool = False  # every process holds a part of the model: FSDP in place of DDP
     threads: Threads | None = None  # None: one or all, whichever is faster for this model
     budget_seconds: Annotated[float, Range(above=0, high=1e9)] | None = None
     reserve_seconds: Seconds = 0.0  # of the budget, for what the caller does with the trained run

@@ -9,6 +9,7 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils import broadcast
+from timm.utils import ModelEmaV3
 from torch import Tensor, nn
 
 from vitling.callbacks import Callback
@@ -24,8 +25,11 @@ from vitling.models.weights import load_weights
 from vitling.optim import SAM, check_patterns, create_optimizer, peak_lr
 from vitling.recipes import Recipe, to_dict
 from vitling.runs.opening import find_weights
+from vitling.training.batch_norm import synchronise_batch_norm
+from vitling.training.partners import ProcessPartners
 from vitling.training.random_state import seed_everything
 from vitling.training.settings import Settings, check_precision
+from vitling.training.sharding import check_launch, check_sharding, shard_blocks, split_groups
 from vitling.validation.model_arguments import check_model_args
 
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
@@ -43,6 +47,9 @@ class Setup:
     optimizer: torch.optim.Optimizer
     loader: TrainLoader
     sam: SAM | None
+    partners: ProcessPartners | None = None  # None: one process has the whole batch
+    average: ModelEmaV3 | None = None  # of the model's weights
+    sharded: bool = False  # blocks lie in parts in the processes, see `sharding`
 
     @property
     def model(self) -> nn.Module:
@@ -78,6 +85,7 @@ def build_setup(
     method_args: dict,
     load_init: bool,
     callback: Callback,
+    shard: bool = False,
 ) -> Setup:
     """Model, method, optimiser and batches. `method_args` are the recipe's after the method has prepared itself."""
     seed_everything(recipe.seed, "init")
@@ -92,11 +100,17 @@ def build_setup(
         class_weights=class_weights(data.train.labels, classes) if recipe.balance == "loss" else None,
         **method_args,
     )
-    if accelerator.num_processes > 1 and accelerator.device.type != "cpu":
-        method = nn.SyncBatchNorm.convert_sync_batchnorm(method)
+    weights = data.images["train"].weights
+    if weights is not None and not method.weighs_images:
+        raise UserError(
+            f"method={recipe.method} does not weigh images; leave class_weight and sample_weight out, or set another method."
+        )
+    partners = None
+    if accelerator.num_processes > 1:
+        method = synchronise_batch_norm(method, accelerator.device)
+        partners = ProcessPartners(accelerator.process_index, accelerator.num_processes)
+        method.mix_with(partners)
     lr = peak_lr(recipe)
-    optimizer = create_optimizer(method.parameter_groups(recipe.optim, lr), recipe.optim, lr)
-    prepared, optimizer = accelerator.prepare(method, optimizer)
     loader = TrainLoader(
         data.train,
         create_augment(recipe, data),
@@ -105,16 +119,52 @@ def build_setup(
         rank=accelerator.process_index,
         world=accelerator.num_processes,
         with_geometry=method.wants_geometry,
+        weights=None if weights is None else torch.as_tensor(weights, dtype=torch.float32),
     )
+    if shard:
+        check_sharding(recipe, accelerator, method.unshardable())
+        prepared = accelerator.prepare_model(method, evaluation_mode=True)  # placed, not wrapped
+    else:
+        optimizer = create_optimizer(method.parameter_groups(recipe.optim, lr), recipe.optim, lr)
+        prepared, optimizer = accelerator.prepare(method, optimizer)
     if load_init and not recipe.init and hasattr(model, "init_from_images"):
-        _init_from_images(model, loader)
+        _init_from_images(model, loader, accelerator)
+    average = create_average(model, recipe, shard)
+    if shard:
+        for value in method.state_dict().values():
+            broadcast(value)  # as DDP does
+        averaged = [average.module] if average else []
+        shard_blocks([model, *method.evaluated().values(), *averaged], accelerator)
+        groups = split_groups(method.parameter_groups(recipe.optim, lr))
+        optimizer = accelerator.prepare_optimizer(create_optimizer(groups, recipe.optim, lr))
     sam = SAM(prepared.parameters(), recipe.optim.sam_rho) if recipe.optim.sam_rho else None
-    return Setup(recipe, data, accelerator, accelerator.unwrap_model(prepared), prepared, optimizer, loader, sam)
+    return Setup(
+        recipe,
+        data,
+        accelerator,
+        accelerator.unwrap_model(prepared),
+        prepared,
+        optimizer,
+        loader,
+        sam,
+        partners=partners,
+        average=average,
+        sharded=shard,
+    )
+
+
+def create_average(model: nn.Module, recipe: Recipe, shard: bool) -> ModelEmaV3 | None:
+    """The averaged weights, where the recipe wants some."""
+    if not recipe.ema_decay:
+        return None
+    # One call for all tensors at once does not take shards beside whole ones.
+    return ModelEmaV3(model, decay=recipe.ema_decay, use_warmup=recipe.ema_warmup, foreach=not shard)
 
 
 def create_accelerator(settings: Settings, run_dir: str | Path) -> Accelerator:
     """Devices, precision, processes and trackers, as the settings ask."""
     check_precision(settings.precision)
+    check_launch()
     for tracker in settings.trackers:
         if find_spec(tracker) is None:
             raise UserError(f'tracker {tracker} needs the package {tracker}: pip install "vitling[trackers]".')
@@ -143,10 +193,10 @@ def create_model(recipe: Recipe, data: TrainingData, with_init: bool = True) -> 
     return model, what_was_loaded
 
 
-def _init_from_images(model: nn.Module, loader: TrainLoader) -> None:
+def _init_from_images(model: nn.Module, loader: TrainLoader, accelerator: Accelerator) -> None:
     """Show the model a first batch, for what it takes from images rather than learns; equal in all processes."""
     [first, *_] = next(loader.epoch(0, stop=1))
-    model.init_from_images(first["image"])
+    model.init_from_images(accelerator.gather(first["image"]))
     for value in model.state_dict().values():
         broadcast(value)
 

@@ -1,14 +1,16 @@
 """State: where a run stands. What a checkpoint holds, and nothing that could be built again from the recipe."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, TypedDict
 
 import torch
 from timm.utils import ModelEmaV3
-from torch import nn
+from torch import Tensor, nn
 
 from vitling.errors import UserError, first_line
+from vitling.models.shards import gather, split_like
 from vitling.runs.records import Amount, Loss
 from vitling.runs.run import LOGS, Run, recipe_digest
 from vitling.training.course import Course
@@ -37,6 +39,7 @@ class Checkpoint(TypedDict):
     course: CourseRecord
     best: tuple[Share, Loss] | None
     best_epoch: Amount
+    highest: Share
     sums: dict[str, Annotated[float, Range(-1e15, 1e15)]]
     summed_steps: Amount
     seconds: Seconds
@@ -45,6 +48,7 @@ class Checkpoint(TypedDict):
     logs: dict[str, Amount]
     log_digests: dict[str, str]
     contents: dict[str, str]
+    sharded: bool
 
 
 def check_checkpoint(checkpoint: dict, run: Run) -> None:
@@ -76,6 +80,7 @@ class State:
         None  # validation accuracy, and the negative loss that decides between equal ones
     )
     best_epoch: int = 0
+    highest: float = 0.0  # validation accuracy so far; above that of `best` where a later epoch was as good
     sums: dict[str, float] = field(default_factory=dict)  # of the losses since the last validation
     summed_steps: int = 0
     seconds_before: float = 0.0  # of earlier processes that trained this run
@@ -84,12 +89,8 @@ class State:
 
     @classmethod
     def begin(cls, setup: Setup) -> "State":
-        recipe = setup.recipe
-        average = (
-            ModelEmaV3(setup.model, decay=recipe.ema_decay, use_warmup=recipe.ema_warmup) if recipe.ema_decay else None
-        )
-        course = Course.straight(setup.total_steps)
-        return cls(course, compiled={"off": False, "on": True, "auto": None}[recipe.compile], ema=average)
+        compiled = {"off": False, "on": True, "auto": False if setup.sharded else None}[setup.recipe.compile]
+        return cls(Course.straight(setup.total_steps), compiled=compiled, ema=setup.average)
 
     def begin_part(self, part: int) -> None:
         """The run was finished and is trained further."""
@@ -100,15 +101,37 @@ class State:
         """What is validated and saved: the averaged weights where there are some."""
         return self.ema.module if self.ema else setup.model
 
-    def to_checkpoint(self, setup: Setup, run: Run, seconds: float) -> dict:
-        scaler = setup.accelerator.scaler
-        return {
-            "recipe": recipe_digest(setup.recipe),
-            "data": setup.data.dataset.fingerprint,
-            "contents": setup.data.contents,
+    def accept(self, top1: float, loss: float, epoch: int, *, images: float, keep: str) -> bool:
+        """Whether the weights of this validation, on so many images, are the run's from now on.
+
+        By `keep=last_good` they are unless an earlier epoch was better by more than one standard error, the rule of Breiman et
+        al. (1984): on few images the highest of many accuracies is a lucky one, and a later epoch has a lower rate.
+        """
+        self.highest, score = max(self.highest, top1), (top1, -loss)
+        if keep == "last_good":
+            accepted = top1 >= self.highest - math.sqrt(self.highest * (1 - self.highest) / images)
+        else:
+            accepted = self.best is None or score > self.best
+        if accepted:
+            self.best, self.best_epoch = score, epoch
+        return accepted
+
+    def weights(self, setup: Setup) -> dict:
+        """What is learned, whole. Where the setup is sharded, all processes have to ask, and the main one gets it."""
+        found = {
             "method": setup.method.state_dict(),
             "optimizer": setup.optimizer.state_dict(),
             "ema": self.ema.module.state_dict() if self.ema else None,
+        }
+        return gather(found, setup.accelerator.is_main_process) if setup.sharded else found
+
+    def to_checkpoint(self, setup: Setup, weights: dict, run: Run, seconds: float) -> dict:
+        scaler = setup.accelerator.scaler
+        return {
+            **weights,
+            "recipe": recipe_digest(setup.recipe),
+            "data": setup.data.dataset.fingerprint,
+            "contents": setup.data.contents,
             "scaler": scaler.state_dict() if scaler else None,
             "step": self.step,
             "part": self.part,
@@ -116,6 +139,7 @@ class State:
             "course": {"length": self.course.length, "turns": self.course.turns},
             "best": self.best,
             "best_epoch": self.best_epoch,
+            "highest": self.highest,
             "sums": self.sums,
             "summed_steps": self.summed_steps,
             "seconds": seconds,
@@ -123,15 +147,19 @@ class State:
             "threads": torch.get_num_threads(),
             "logs": run.sizes(),
             "log_digests": run.log_digests(run.sizes()),
+            "sharded": setup.sharded,
         }
 
     def restore(self, checkpoint: dict, setup: Setup, threads: int | None) -> None:
         """Bring back the weights and counters of a checkpoint, and the number of threads unless another one is asked for."""
+        if checkpoint.get("sharded", False) != setup.sharded:
+            how = "without" if setup.sharded else "with"
+            raise UserError(f"this run was begun {how} shard; resume it {how} shard, or train into another folder.")
         try:
-            setup.method.load_state_dict(checkpoint["method"])
-            setup.optimizer.load_state_dict(checkpoint["optimizer"])
+            _load(setup.method, checkpoint["method"])
+            setup.optimizer.load_state_dict(_in_parts(checkpoint["optimizer"], setup.optimizer))
             if self.ema:
-                self.ema.module.load_state_dict(checkpoint["ema"])
+                _load(self.ema.module, checkpoint["ema"])
             if setup.accelerator.scaler and checkpoint["scaler"]:
                 setup.accelerator.scaler.load_state_dict(checkpoint["scaler"])
         except Exception as error:  # torch raises whatever a foreign state makes it stumble over
@@ -140,6 +168,7 @@ class State:
             ) from None
         self.step, self.best_epoch, self.sums = checkpoint["step"], checkpoint["best_epoch"], checkpoint["sums"]
         self.best = tuple(checkpoint["best"]) if checkpoint["best"] else None
+        self.highest = checkpoint["highest"]
         self.part, self.part_began, self.summed_steps = (
             checkpoint["part"],
             checkpoint["part_began"],
@@ -148,3 +177,24 @@ class State:
         self.course = Course(checkpoint["course"]["length"], [tuple(turn) for turn in checkpoint["course"]["turns"]])
         self.seconds_before, self.compiled = checkpoint["seconds"], checkpoint["compiled"]
         torch.set_num_threads(threads or checkpoint["threads"])  # another number would round differently
+
+
+def _load(module: nn.Module, state: Mapping) -> None:
+    """Load whole tensors, of which a sharded module takes its parts."""
+    own = module.state_dict()
+    module.load_state_dict({key: split_like(value, own.get(key, value)) for key, value in state.items()})
+
+
+def _in_parts(state: Mapping, optimizer: torch.optim.Optimizer) -> dict:
+    """An optimiser's state with each tensor of a parameter's shape divided as that parameter is."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+    def divide(value: object, parameter: Tensor) -> object:
+        fits = isinstance(value, Tensor) and value.shape == parameter.shape
+        return split_like(value, parameter) if fits else value
+
+    divided = {
+        number: {name: divide(value, parameters[number]) for name, value in values.items()}
+        for number, values in state["state"].items()
+    }
+    return {**state, "state": divided}

@@ -2,13 +2,13 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 import vitling
 from vitling.cli import completion, terminal
-from vitling.cli.options import AsCsv, AsJson, DataRoot, Quiet, SkipBadImages, Top, Weights, reading_options
+from vitling.cli.options import AsCsv, AsJson, DataRoot, NoCache, Quiet, SkipBadImages, Top, Weights, reading_options
 from vitling.errors import UserError
 
 
@@ -36,6 +36,7 @@ def predict(
     ] = False,
     skip_bad_images: SkipBadImages = False,
     data_root: DataRoot = None,
+    no_cache: NoCache = False,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
     quiet: Quiet = False,
@@ -46,15 +47,15 @@ def predict(
     if null and "-" not in images:
         raise UserError("--null is about paths on standard input; give - in place of the images.")
 
-    vitling.register_models()
-
     from vitling.deploy.prediction import read_paths
 
     named = [
         path for given in images for path in (read_paths(sys.stdin.buffer, null=null) if given == "-" else [given])
     ]
     with terminal.show_progress(quiet or as_json or as_csv) as callback:
-        options = dict(top=top, which=weights, calibrated=not raw_probabilities, attention=attention)
-        common = dict(reading=reading_options(data_root, None, None), callback=callback)
+        options: dict[str, Any] = dict(top=top, which=weights, calibrated=not raw_probabilities, attention=attention)
+        # Of an exported file nothing else is read, and then nothing loads torch.
+        reading = reading_options(data_root, None, None, no_cache) if data_root or no_cache else None
+        common: dict[str, Any] = dict(reading=reading, callback=callback)
         predictions = vitling.predict(model, named, skip_bad_images=skip_bad_images, **options, **common)
     terminal.show_predictions(predictions, "json" if as_json else "csv" if as_csv else "table")

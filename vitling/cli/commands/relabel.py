@@ -8,7 +8,7 @@ import typer
 
 import vitling
 from vitling.cli import completion, terminal
-from vitling.cli.options import Data, DataRoot, Quiet, SkipBadImages, TopK, Weights, reading_options
+from vitling.cli.options import Data, DataRoot, NoCache, Quiet, SkipBadImages, TopK, Weights, reading_options
 
 
 def relabel(
@@ -38,6 +38,7 @@ def relabel(
     authors: Annotated[Path | None, typer.Option(help="Also write the authors' .pt files into this folder.")] = None,
     skip_bad_images: SkipBadImages = False,
     data_root: DataRoot = None,
+    no_cache: NoCache = False,
     quiet: Quiet = False,
 ) -> None:
     """Write label maps for method=token_labeling, from any trained model."""
@@ -49,7 +50,7 @@ def relabel(
     options: dict[str, Any] = dict(
         which=weights, size=terminal.parse_size(size), fit=fit, top_k=top_k, raw_scores=raw_scores
     )
-    reading, bad = reading_options(data_root, None, None), "skip" if skip_bad_images else "error"
+    reading, bad = reading_options(data_root, None, None, no_cache), "skip" if skip_bad_images else "error"
     with terminal.show_progress(quiet, print_line=print) as callback:
         common: dict[str, Any] = dict(on_bad_image=bad, reading=reading, callback=callback)
         maps = vitling.relabel(annotator, data, out, **options, **common)

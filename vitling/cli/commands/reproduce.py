@@ -13,8 +13,11 @@ from vitling.cli.options import (
     DataRoot,
     EpochsOfAll,
     EqualTime,
+    GpusPerTrial,
     Jobs,
     MemoryGb,
+    NoCache,
+    On,
     Precision,
     Quiet,
     Seeds,
@@ -63,10 +66,13 @@ def reproduce(
     epochs: EpochsOfAll = None,
     out: Annotated[Path | None, typer.Option(help="The study's folder. The same one again resumes it.")] = None,
     runs: Annotated[Path | None, typer.Option(help="Figures: draw this study instead of training one.")] = None,
-    jobs: Jobs = 1,
+    jobs: Jobs = None,
+    on: On = "local",
+    gpus_per_trial: GpusPerTrial = None,
     threads: ThreadsOfEach = None,
     precision: Precision = "no",
     data_root: DataRoot = None,
+    no_cache: NoCache = False,
     memory_gb: MemoryGb = None,
     workers: Workers = None,
     list_all: Annotated[bool, typer.Option("--list", help="All tables and figures, a line each.")] = False,
@@ -99,6 +105,8 @@ def reproduce(
         seeds=terminal.parse_seeds(seeds),
         budget_seconds=terminal.parse_budget(budget),
         jobs=jobs,
+        on=on,
+        gpus_per_trial=gpus_per_trial,
         command=typed_command(),
         split=split,
     )
@@ -108,7 +116,7 @@ def reproduce(
 
     vitling.register_models()
     settings = vitling.Settings(
-        precision=precision, threads=threads, reading=reading_options(data_root, memory_gb, workers)
+        precision=precision, threads=threads, reading=reading_options(data_root, memory_gb, workers, no_cache)
     )
     from vitling.papers.figures import draw_figure
     from vitling.papers.reproduction import preview, train_table

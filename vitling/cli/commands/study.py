@@ -12,8 +12,11 @@ from vitling.cli.options import (
     AsJson,
     DataRoot,
     EqualTime,
+    GpusPerTrial,
     Jobs,
     MemoryGb,
+    NoCache,
+    On,
     Precision,
     Quiet,
     Seeds,
@@ -50,10 +53,13 @@ def study(
             help="test (once per run), or val for making choices.", autocompletion=completion.one_of("test", "val")
         ),
     ] = "test",
-    jobs: Jobs = 1,
+    jobs: Jobs = None,
+    on: On = "local",
+    gpus_per_trial: GpusPerTrial = None,
     threads: ThreadsOfEach = None,
     precision: Precision = "no",
     data_root: DataRoot = None,
+    no_cache: NoCache = False,
     memory_gb: MemoryGb = None,
     workers: Workers = None,
     as_json: AsJson = False,
@@ -78,10 +84,11 @@ def study(
         for name, recipe in chosen.items()
     }
     where = vitling.Settings(
-        precision=precision, threads=threads, reading=reading_options(data_root, memory_gb, workers)
+        precision=precision, threads=threads, reading=reading_options(data_root, memory_gb, workers, no_cache)
     )
     with terminal.show_study(quiet or as_json or as_csv or as_markdown) as callback:
-        result = vitling.study(chosen, out, **plan, split=split, jobs=jobs, settings=where, callback=callback)
+        engine: dict[str, Any] = dict(jobs=jobs, engine=on, gpus_per_trial=gpus_per_trial)
+        result = vitling.study(chosen, out, **plan, **engine, split=split, settings=where, callback=callback)
     if as_json or as_csv or as_markdown:
         print(result.to_json() if as_json else result.to_csv() if as_csv else result.to_markdown(), end="")
     else:

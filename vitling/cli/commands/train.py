@@ -18,6 +18,7 @@ from vitling.cli.options import (
     Data,
     DataRoot,
     MemoryGb,
+    NoCache,
     Quiet,
     Threads,
     Workers,
@@ -59,8 +60,15 @@ def train(
             autocompletion=completion.one_of("no", "bf16", "fp16"),
         ),
     ] = None,
+    shard: Annotated[
+        bool,
+        typer.Option(
+            "--shard", help="Divide the model among the processes of a launcher (FSDP): for one that does not fit."
+        ),
+    ] = False,
     threads: Threads = None,
     data_root: DataRoot = None,
+    no_cache: NoCache = False,
     memory_gb: MemoryGb = None,
     workers: Workers = None,
     checkpoint_seconds: CheckpointSeconds = 60.0,
@@ -83,10 +91,11 @@ def train(
 
     from vitling.diagnose.run_page import write_run_page
 
-    reading = reading_options(data_root, memory_gb, workers)
+    reading = reading_options(data_root, memory_gb, workers, no_cache)
     trackers = {"tensorboard": tensorboard, "wandb": wandb, "mlflow": mlflow}
     where = vitling.Settings(
         precision=precision or "no",
+        shard=shard,
         threads=threads,
         budget_seconds=budget_seconds,
         reserve_seconds=PAGE_SECONDS,
@@ -102,7 +111,7 @@ def train(
         elif chosen and recipe and not settings:  # a recipe as it stands needs no look at the data
             run = train_recipe(chosen, data, out, recipe, where, None, callback)
         elif chosen and recipe:
-            planned = vitling.plan(data, settings, recipe=chosen, brief=True, reading=reading)
+            planned = vitling.plan(data, settings or [], recipe=chosen, brief=True, reading=reading)
             for line in terminal.plan_lines(planned, data):
                 callback.log(line)
             run = train_recipe(planned.recipe, data, out, recipe, where, planned.dataset, callback)
@@ -143,9 +152,10 @@ def train_planned(
 
     asked = asked_plan(absolute(data), settings, where.budget_seconds)
     run = Run(out or free_directory(folder_for(data), asked))
+    run.fetch()
     if run.asked == asked and (begun := run.begun_recipe()):
         where = replace(where, precision=precision or run.info["precision"])
-        return vitling.train(begun, run.path, settings=where, asked=asked, callback=callback)
+        return vitling.train(begun, run.place, settings=where, asked=asked, callback=callback)
     planned = vitling.plan(
         data,
         settings,
@@ -160,7 +170,7 @@ def train_planned(
     init = absolute(planned.recipe.init) if planned.recipe.init else ""
     return vitling.train(
         vitling.override(planned.recipe, {"data": absolute(data), "init": init}),
-        run.path,
+        run.place,
         settings=replace(where, precision=precision or planned.precision),
         dataset=planned.dataset,
         asked=asked,

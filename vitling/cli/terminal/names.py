@@ -3,6 +3,7 @@
 import json
 
 from vitling.errors import UserError, did_you_mean
+from vitling.plugins import load_installed, provided
 
 
 def show_names(what: str, pattern: str, as_json: bool = False) -> None:
@@ -32,8 +33,12 @@ def _first_line(thing) -> str:
 def _models() -> list[tuple[str, str]]:
     from vitling.models import FAMILIES, our_models
 
+    load_installed()
     about = {family.__name__.rpartition(".")[2]: _first_line(family) for family in FAMILIES}
-    return [(name, about[family]) for name, family in our_models().items()]
+    rows = [(name, about[family]) for name, family in our_models().items()]
+    return rows + [
+        (name, f"of the plug-in {plugin.package or plugin.source}") for name, plugin in provided("model").items()
+    ]
 
 
 def _recipes() -> list[tuple[str, str]]:
@@ -45,10 +50,13 @@ def _recipes() -> list[tuple[str, str]]:
 def _methods() -> list[tuple[str, str]]:
     from vitling.methods import METHODS
 
+    load_installed()
     return [(name, _first_line(method)) for name, method in METHODS.items()]
 
 
 def _datasets() -> list[tuple[str, str]]:
     from vitling.data.sources.named import NAMES
+    from vitling.data.sources.registered import SOURCES
 
-    return [*NAMES.items()]
+    load_installed()
+    return [*NAMES.items(), *((name, source.about) for name, source in SOURCES.items())]

@@ -1,5 +1,6 @@
 """What is in the data, and the recipe for it with its reasons."""
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,41 +12,94 @@ if TYPE_CHECKING:
     from vitling.planning.survey import Survey
 
 
+PUBLISHED = "of everyday photographs, published weights know more than any training from scratch"
+
+
 def plan_lines(plan: "Plan", data: str) -> list[str]:
     """What `train` says about the recipe that was chosen for it, and about settings that harm each other."""
     chosen = ", ".join(f"{choice.what} {choice.value}" for choice in plan.choices)
-    why = [f"planned: {chosen} (`vitling plan {data}` says why; --recipe takes another)"] if chosen else []
+    why = (
+        [f"planned: {chosen} (`vitling plan {data} --why` gives the reasons; --recipe takes another)"] if chosen else []
+    )
     return why + [f"warning: {line}" for line in plan.warnings]
 
 
-def show_plan(plan: "Plan", data: str, settings: list[str], saved: Path | None) -> None:
-    """The data, the choices with their reasons, time and accuracy, warnings, and what to do next."""
-    for what, text in _survey_rows(plan.survey):
+def show_plan(plan: "Plan", words: list[str], saved: Path | None, why: bool) -> None:
+    """What is in the data, what would be trained, time and accuracy, what is wrong, and what to do next; with `why`, the reasons.
+
+    `words` are those of the command, without its name.
+    """
+    rows = _survey_rows(plan.survey) if why else [*count_rows(plan.survey), *_problems(plan.survey)]
+    for what, text in rows:
         entry(what, text)
-    console.print()
-    for choice in plan.choices:
-        entry(choice.what, choice.value, choice.reason, choice.evidence)
+    if why:
+        console.print()
+        for choice in plan.choices:
+            entry(choice.what, choice.value, choice.reason, choice.evidence)
+    else:
+        for what, text in _choice_rows(plan):
+            entry(what, text)
     speed, band = plan.speed, plan.expected
     assert speed is not None  # only a brief plan lacks it
     assert band is not None
+    entry("time", f"about {duration(speed.run_seconds(plan.recipe))}", _time_reason(plan) if why else "")
+    correct = f"{100 * band.low:.0f} to {100 * band.high:.0f} %"
+    entry("expect", f"{correct} of new images named correctly (accuracy)", band.reason if why else "")
+    console.print()
+    for line in plan.warnings:
+        print_line(f"warning: {line}")
+    if plan.hint:
+        print_line(f"note: {plan.hint if why else PUBLISHED}")
+    command = shlex.join(words)
+    print_line(f"next: vitling train {shlex.join([words[0], '--recipe', str(saved)]) if saved else command}")
+    if not why:
+        print_line(f"why:  vitling plan {command} --why")
+    elif not saved:
+        print_line(f"      vitling plan {command} --save recipe.yaml    (to change it first)")
+
+
+def _choice_rows(plan: "Plan") -> list[tuple[str, str]]:
+    """What would be trained, in two lines."""
+    recipe, chosen = plan.recipe, {choice.what: choice for choice in plan.choices}
+    model = chosen["model"].value if "model" in chosen else recipe.model
+    size = recipe.img_size
+    height, width = size if isinstance(size, tuple) else (size, size)
+    pixels = f", on images of {height} x {width} pixels" if size else ""
+    changed = chosen.get("augmentation")
+    changes = f", changed a little each time: {changed.reason.partition(';')[0]}" if changed else ""
+    if changed and changed.value == "none":
+        changes = ""
+    return [("train", f"{model}{pixels}"), ("epochs", f"{recipe.epochs:,} times through the images{changes}")]
+
+
+def _problems(survey: "Survey") -> list[tuple[str, str]]:
+    """What is wrong with the data, counted; the whole story is told with --why."""
+    rows = []
+    if survey.unreadable:
+        rows.append(("unreadable", f"{_images(len(survey.unreadable))}, such as {survey.unreadable[0]}"))
+    if survey.copies and survey.copies.count:
+        rows.append(("copies", f"{_images(survey.copies.count)} of training images among themselves"))
+    for split, leaks in (survey.leaks or {}).items():
+        if leaks.count:
+            of = f"{_images(leaks.count)} in {split} that training also shows"
+            rows.append(("leaks", f"{of}: remove them, or the accuracy flatters"))
+    return rows + [("note", note) for note in survey.notes]
+
+
+def _images(count: int) -> str:
+    return f"{count:,} image" + ("s" if count > 1 else "")
+
+
+def _time_reason(plan: "Plan") -> str:
+    speed = plan.speed
+    assert speed is not None
     steps = f"{speed.steps_per_epoch} steps of {1000 * speed.step:.0f} ms in an epoch, {plan.recipe.epochs} epochs"
     where = (
         f"measured on this machine ({plan.device}, threads: {speed.threads}); other programs slow it down"
         if speed.threads
         else f"worked out for {plan.device} in {plan.precision} from multiply-adds, not measured; reading images may take longer"
     )
-    if speed.first:
-        where += "; with what the method trains first"
-    entry("time", f"about {duration(speed.run_seconds(plan.recipe))}", f"{steps}; {where}")
-    entry("expect", f"{100 * band.low:.0f} to {100 * band.high:.0f} % accuracy", band.reason)
-    console.print()
-    for line in [f"warning: {line}" for line in plan.warnings] + ([f"note: {plan.hint}"] if plan.hint else []):
-        print_line(line)
-    if saved:
-        print_line(f"next: vitling train {data} --recipe {saved}")
-    else:
-        print_line(f"next: vitling train {' '.join([data, *settings])}    (does this)")
-        print_line(f"      vitling plan {data} --save recipe.yaml    (to change it first)")
+    return f"{steps}; {where}" + ("; with what the method trains first" if speed.first else "")
 
 
 def count_rows(survey: "Survey") -> list[tuple[str, str]]:

@@ -66,21 +66,38 @@ def show_evaluation(result: "Evaluation", run: Path) -> None:
         print_line(f"all numbers: {run / result.file_name}")
 
 
-def show_verdict(results: "list[Diagnosis]", page: Path | None = None) -> None:
-    from vitling.diagnose.verdict import headline
+SUMMARY_LINES = 8
 
-    colours = {"problem": "red", "watch": "yellow", "ok": "green"}
+
+def show_verdict(results: "list[Diagnosis]", page: Path | None = None) -> None:
+    """Eight lines of each diagnosis at most: what it is, what is wrong, what to do; the page has the rest."""
     for diagnosis in results:
-        print_line(f"{diagnosis.name}: {headline(diagnosis)}", style="bold")
-        for finding in diagnosis.findings:
-            if finding.state != "ok":
-                console.print(f"  [{colours[finding.state]}]{finding.state:<7}[/]", end="  ")
-                print_line(f"{finding.sentence} {finding.reference}")
-                print_line(f"           -> {finding.advice}")
-        for note in diagnosis.notes:
-            print_line(f"  note: {note}")
+        lines = summary_lines(diagnosis, most=SUMMARY_LINES - bool(page))
+        print_line(lines[0], style="bold")
+        for line in lines[1:]:
+            print_line(line)
     if page:
-        print_line(f"page: {page}    (numbers beside it: .json, .npz)")
+        print_line(f"page: {page}    (all numbers beside it: .json, .npz)")
+
+
+def summary_lines(diagnosis: "Diagnosis", most: int = SUMMARY_LINES) -> list[str]:
+    """The verdict, then findings with their commands, the most important first, then what could not be done."""
+    from vitling.diagnose.verdict import advised, headline
+
+    lines = [f"{diagnosis.name}: {headline(diagnosis)}"]
+    if diagnosis.learning_curve is not None:
+        lines.append(f"  {diagnosis.learning_curve.sentence}")
+    for number, finding in enumerate(advised(diagnosis)):
+        said = number == 0 and finding.state == "problem"  # by the headline
+        advice = finding.advice[:1].upper() + finding.advice[1:]
+        needed = 1 + bool(finding.command)
+        if len(lines) + needed > most:
+            break
+        what = "to do" if said else "problem" if finding.state == "problem" else "note"
+        lines.append(f"  {what}: {advice if said else f'{finding.sentence} {advice}'}")
+        lines += [f"    {finding.command}"] if finding.command else []
+    lines += [f"  note: {note}" for note in diagnosis.notes]
+    return lines[:most]
 
 
 def show_predictions(predictions: "list[Prediction]", form: str) -> None:
@@ -109,20 +126,31 @@ def show_predictions(predictions: "list[Prediction]", form: str) -> None:
 
 
 def show_exported(exported: "Exported") -> None:
+    from vitling.deploy.export import TARGETS  # which imports torch
+
+    target = TARGETS[exported.to]
     size = sum(p.stat().st_size for p in [exported.path, *exported.path.glob("*")] if p.is_file())
     seen, temperature = exported.metadata.preprocessing, exported.metadata.temperature
     takes = "uint8 pixels" if exported.metadata.input == "pixels" else "normalised float32"
     lines = [f"wrote {exported.path} ({size / 1e6:.1f} MB, {exported.to})"]
-    if exported.to == "onnx":
+    if target.takes_raw_input:
         lines.append(f"input: image, {takes}, batch x {seen.channels} x {seen.size[0]} x {seen.size[1]}")
         lines.append("output: logits, probabilities" + (f" (temperature {temperature:.3f})" if temperature else ""))
-    lines.append(
-        f"checked: logits differ from the run's by at most {exported.difference:.2g} on {exported.checked_on} "
-        f"(allowed: {exported.allowed:.2g})"
-    )
+    if exported.accuracy is not None and exported.run_accuracy is not None:
+        accuracies = f"{percent(exported.accuracy)} correct, the run {percent(exported.run_accuracy)}"
+        lines.append(
+            f"checked: {accuracies}, on {exported.checked_on} (same class: {percent(exported.agreement or 0)})"
+        )
+    elif exported.agreement is not None:
+        lines.append(f"checked: the run's class for {percent(exported.agreement)} of {exported.checked_on}")
+    else:
+        lines.append(
+            f"checked: logits differ from the run's by at most {exported.difference:.2g} on {exported.checked_on} "
+            f"(allowed: {exported.allowed:.2g})"
+        )
     lines += [f"note: {text}" for text in exported.notes]
     lines += [f"pushed: {exported.url}"] if exported.url else []
-    lines.append(f"next: vitling predict {exported.path} IMAGE...")
+    lines.append(f"next: {target.next_step.format(path=exported.path)}")
     print_line("\n".join(lines))
 
 
@@ -130,3 +158,9 @@ def show_address(address: str, notes: list[str]) -> None:
     for note in notes:
         print_line(f"note: {note}")
     print_line(f"open {address} in a browser and drop an image on it; Ctrl-C ends it")
+
+
+def show_server(address: str, model: str, *, open_to_all: bool) -> None:
+    if open_to_all and not address.startswith(("http://127.", "http://[::1]")):
+        print_line("note: there is no token: whoever reaches this address may ask; set VITLING_TOKEN to change that")
+    print_line(f"serving {model} at {address} (POST an image to {address}/predict); Ctrl-C ends it")

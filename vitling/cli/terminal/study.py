@@ -47,7 +47,7 @@ class PlainStudy(StudyCallback):
     def on_study_start(self, runs: int, finished: int) -> None:
         self.runs, self.finished, self.begun, self.done_before = runs, finished, finished, finished
         self.clock = time.monotonic()
-        self.print(f"{runs} runs" + (f", {finished} of them finished already" if finished else ""))
+        self.print(f"{runs} run{'s' * (runs != 1)}" + (f", {finished} of them finished already" if finished else ""))
 
     def on_run_start(self, label: str) -> Callback:
         self.begun += 1
@@ -208,7 +208,9 @@ def reproduce_command(request: "Request") -> str:
         ("--seeds", seeds, SEEDS),
         ("--epochs", request.epochs, None),
         ("--budget", f"{request.budget_seconds:g}s" if request.budget_seconds else None, None),
-        ("--jobs", request.jobs, 1),
+        ("--jobs", request.jobs, None),
+        ("--on", request.on, "local"),
+        ("--gpus-per-trial", request.gpus_per_trial, None),
     ):
         if value != default:
             words += [option, str(value)]

@@ -13,12 +13,19 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 
 from vitling.callbacks import Callback
 from vitling.cli.terminal.console import console, note, print_line
+from vitling.cli.terminal.notebook import NotebookProgress, in_notebook
 from vitling.cli.terminal.words import duration, percent
 
 if TYPE_CHECKING:
     from vitling.runs.run import Run
 
 C = TypeVar("C", bound=Callback)
+COLUMNS = (
+    TextColumn("{task.description}"),
+    BarColumn(bar_width=12),
+    TextColumn("{task.fields[text]}"),
+    TimeRemainingColumn(),
+)
 
 
 class Plain(Callback):
@@ -139,13 +146,7 @@ class Live(Plain):
 
 def live_progress(console: Console) -> Progress:
     """The bars that `Live` moves, each with a text of its own. All of it fits into 80 columns."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=12),
-        TextColumn("{task.fields[text]}"),
-        TimeRemainingColumn(),
-    )
-    return Progress(*columns, console=console, transient=True)
+    return Progress(*COLUMNS, console=console, transient=True)
 
 
 @contextmanager
@@ -165,6 +166,9 @@ def calling_back(
 @contextmanager
 def show_training(quiet: bool = False) -> Iterator[Callback]:
     """A callback for `train`."""
+    if in_notebook() and not quiet:
+        yield NotebookProgress()
+        return
     with calling_back(quiet, silent=Callback, plain=Plain, live=Live) as callback:
         yield callback
 

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from vitling.callbacks import Callback
 from vitling.data.augment.ragged import Ragged
-from vitling.data.sources.images import FITS, INTERPOLATIONS, ArrayImages, Images, enlarged, evenly, load_image
+from vitling.data.pipeline.cache import Loading, PixelCache
+from vitling.data.sources.images import FITS, INTERPOLATIONS, ArrayImages, Images, enlarged, load_image
 from vitling.data.threads import map_threads
 from vitling.errors import UserError, did_you_mean
 
@@ -28,8 +29,12 @@ def decode(
     threads: int | None = None,
     task: str = "decoding",
     callback: Callback | None = None,
+    cache: PixelCache | None = None,
 ) -> Tensor:
-    """All images as one uint8 tensor, N x C x height x width. The callback gets its progress as `task`."""
+    """All images as one uint8 tensor, N x C x height x width. The callback gets its progress as `task`.
+
+    What lies decoded in the `cache` is taken from there, and what does not is left there.
+    """
     for what, value, allowed in (("fit", fit, FITS), ("interpolation", interpolation, INTERPOLATIONS)):
         if value not in allowed:
             raise UserError(f"unknown {what} '{value}'. {did_you_mean(value, allowed)}")
@@ -40,18 +45,25 @@ def decode(
     if stored is not None and (stored.dtype != np.uint8 or stored.shape[1:] != (*size, channels)):
         stored = None  # has to be fitted
 
-    def load(start: int) -> int:
-        stop = min(start + CHUNK, len(images))
-        if stored is not None:
-            pixels[start:stop] = stored[images.rows[start:stop]].transpose(0, 3, 1, 2)
-        else:
-            for i in range(start, stop):
-                pixels[i] = load_image(images, i, size, fit, channels, max_value, **how)
-        return stop
+    fit_args: dict[str, Any] = dict(size=size, fit=fit, channels=channels, max_value=max_value, **how)
+    shelf = cache.shelf(images, **fit_args) if cache else None
+    order = images.rows.argsort(kind="stable").tolist()  # as they lie in the source, which may be read in order only
+    with Loading(
+        lambda i: load_image(images, i, **fit_args), shelf, bytes_each=pixels[:1].nbytes, callback=callback
+    ) as loading:
 
-    for stop in map_threads(load, range(0, len(images), CHUNK), threads):
-        if callback:
-            callback.on_progress(task, stop, len(images))
+        def load(start: int) -> int:
+            stop = min(start + CHUNK, len(images))
+            if stored is not None:
+                pixels[start:stop] = stored[images.rows[start:stop]].transpose(0, 3, 1, 2)
+            else:
+                for i in order[start:stop]:
+                    pixels[i] = loading(i)
+            return stop
+
+        for stop in map_threads(load, range(0, len(images), CHUNK), threads):
+            if callback:
+                callback.on_progress(task, stop, len(images))
     return decoded
 
 
@@ -64,7 +76,7 @@ def channel_statistics(
     (`decoding`: the arguments of `decode`). A channel that never changes gets the deviation 1, so that dividing by it is harmless.
     """
     if isinstance(data, Images):
-        data = decode(data.subset(evenly(len(data), sample)), **decoding)
+        data = decode(data.subset(data.sample(sample)), **decoding)
     if not len(data):
         raise UserError("there are no images to take mean and deviation from")
     if isinstance(data, Ragged):

@@ -7,16 +7,18 @@ memory and streamed ones give the same crops.
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from vitling.callbacks import Callback
 from vitling.data.augment.ragged import Ragged
+from vitling.data.pipeline.cache import Loading, PixelCache, Shelf
 from vitling.data.pipeline.decoding import CHUNK, decode
-from vitling.data.sources.images import ArrayImages, Images, evenly, load_image
+from vitling.data.sources.images import ArrayImages, Images, load_image
 from vitling.data.threads import map_threads
 from vitling.recipes import Recipe
 
@@ -57,13 +59,17 @@ class Keeping:
         how = dict(channels=self.channels, max_value=self.max_value, interpolation=self.interpolation)
         return dict(size=self.kept_size(height, width), fit=fit, **how)
 
-    def load(self, images: Images, i: int) -> Tensor:
+    def load(self, images: Images, i: int) -> np.ndarray:
         """Image i as it is kept, (C, height, width)."""
-        return torch.tensor(load_image(images, i, **self.fit_args(*images.size(i))))
+        return load_image(images, i, **self.fit_args(*images.size(i)))
+
+    def shelf(self, cache: PixelCache | None, images: Images) -> Shelf | None:
+        """What a cache knows of pictures that are kept so."""
+        return cache.shelf(images, kept_for="crops", **asdict(self)) if cache else None
 
     def bytes_for(self, images: Images) -> int:
         """What all images take, from the sizes of some."""
-        some = evenly(len(images), 1 if isinstance(images, ArrayImages) else HEADS)
+        some = images.sample(1 if isinstance(images, ArrayImages) else HEADS)
         sizes = map_threads(images.size, some.tolist())
         return round(self.channels * len(images) * _mean(math.prod(self.kept_size(*size)) for size in sizes))
 
@@ -85,26 +91,44 @@ def crops_show_whole_pictures(recipe: Recipe) -> bool:
 
 
 def keep_images(
-    images: Images, keeping: Keeping, *, task: str = "decoding", callback: Callback | None = None
+    images: Images,
+    keeping: Keeping,
+    *,
+    task: str = "decoding",
+    callback: Callback | None = None,
+    cache: PixelCache | None = None,
 ) -> Tensor | Ragged:
     """All images as they are kept, uint8: one tensor (N, C, H, W) where all have one size, else each of its own."""
-    some = [0] if isinstance(images, ArrayImages) and len(images) else range(len(images))
-    every = [keeping.fit_args(*size) for size in map_threads(images.size, some)]
-    if len({args["size"] for args in every}) == 1:
-        return decode(images, task=task, callback=callback, **every[0])
+    if isinstance(images, ArrayImages) and len(images):
+        return decode(images, task=task, callback=callback, **keeping.fit_args(*images.size(0)))
+    shelf = keeping.shelf(cache, images)
+
+    def kept_size(i: int) -> tuple[int, int]:
+        return (shelf.size(i) if shelf else None) or keeping.kept_size(*images.size(i))
+
     # One buffer of the size that is known now: a second copy would double the memory.
-    sizes = torch.tensor([args["size"] for args in every]).view(-1, 2)
-    kept = Ragged.unpack(torch.empty(keeping.channels * int(sizes.prod(dim=1).sum()), dtype=torch.uint8), sizes)
+    sizes = torch.tensor(list(map_threads(kept_size, range(len(images))))).view(-1, 2)
+    buffer = torch.empty(keeping.channels * int(sizes.prod(dim=1).sum()), dtype=torch.uint8)
+    kept = Ragged.unpack(buffer, sizes)
+    order = images.rows.argsort(kind="stable").tolist()  # as they lie in the source, which may be read in order only
+    how, wanted = keeping.fit_args(1, 1), [(height, width) for height, width in sizes.tolist()]
 
-    def load(start: int) -> int:
-        stop = min(start + CHUNK, len(images))
-        for i in range(start, stop):
-            kept.images[i].numpy()[...] = load_image(images, i, **every[i])
-        return stop
+    def fit(i: int) -> np.ndarray:
+        return load_image(images, i, **{**how, "size": wanted[i]})
 
-    for stop in map_threads(load, range(0, len(images), CHUNK)):
-        if callback:
-            callback.on_progress(task, stop, len(images))
+    with Loading(fit, shelf, bytes_each=len(buffer) / max(1, len(images)), callback=callback) as loading:
+
+        def load(start: int) -> int:
+            stop = min(start + CHUNK, len(images))
+            for i in order[start:stop]:
+                kept.images[i].numpy()[...] = loading(i)
+            return stop
+
+        for stop in map_threads(load, range(0, len(images), CHUNK)):
+            if callback:
+                callback.on_progress(task, stop, len(images))
+    if len(images) and bool((sizes == sizes[0]).all()):
+        return buffer.view(len(images), keeping.channels, *sizes[0].tolist())
     return kept
 
 

@@ -16,12 +16,16 @@ from torch.utils.data import DataLoader, default_collate
 
 from vitling.data.augment.augment import Augment
 from vitling.data.augment.ragged import Ragged
+from vitling.data.pipeline.cache import Shelf
 from vitling.data.pipeline.keeping import Keeping
+from vitling.data.pipeline.sequential import Sequential, buffered_order
 from vitling.data.pipeline.workers import read_batches
 from vitling.data.sources.images import Images, load_image
+from vitling.data.sources.streams import StreamImages
 from vitling.errors import UserError
 from vitling.recipes import Recipe
 
+SHUFFLE_BUFFER = 8192  # images of a stream that wait, encoded, to be drawn from
 Batch: TypeAlias = dict[str, Any]  # "image" (a tensor, or Ragged), "label", "index"
 
 
@@ -37,6 +41,8 @@ def generator_for(*parts: object) -> torch.Generator:
 
 class Resident:
     """A split decoded once, as uint8 (N, C, H, W)."""
+
+    shards: Tensor | None = None  # of a stream: which shard each image is from, by which it is shuffled
 
     def __init__(self, images: Tensor, labels: Tensor):
         self.images, self.labels = images, labels
@@ -55,6 +61,8 @@ class Resident:
 class ResidentPictures:
     """A training split decoded once, each picture as large as it is kept for crops of it."""
 
+    shards: Tensor | None = None
+
     def __init__(self, images: Ragged, labels: Tensor):
         self.images, self.labels = images, labels
 
@@ -72,15 +80,26 @@ class ResidentPictures:
 class Streamed:
     """A split too large for memory: read and fitted by worker processes, batch by batch. They end with this object.
 
-    Images are fitted to one size by `fit_args`, or each picture is as large as `keeping` keeps it.
+    Images are fitted to one size by `fit_args`, or each picture is as large as `keeping` keeps it. Those that lie on the `shelf` of a
+    cache are not decoded again.
     """
 
-    def __init__(self, images: Images, *, workers: int, keeping: Keeping | None = None, **fit_args: Any):
+    shards: Tensor | None = None
+
+    def __init__(
+        self,
+        images: Images,
+        *,
+        workers: int,
+        keeping: Keeping | None = None,
+        shelf: Shelf | None = None,
+        **fit_args: Any,
+    ):
         self.labels = torch.as_tensor(images.labels)
         self.plan: list[list[int]] = []
         self.begun: Iterator | None = None  # a pass by this plan, of which nothing has been taken yet
         self.loader = DataLoader(
-            _FittedImages(images, keeping, fit_args),
+            _FittedImages(images, keeping, shelf, fit_args),
             batch_sampler=self.plan,  # asked again for each pass, so one set of workers serves every epoch
             num_workers=workers,
             persistent_workers=workers > 0,
@@ -99,12 +118,7 @@ class Streamed:
             self.read_ahead(plan)
         assert self.begun is not None
         begun, self.begun = self.begun, None
-        for batch in begun:
-            if isinstance(batch, UserError):
-                raise batch
-            if isinstance(batch["image"], tuple):
-                batch["image"] = Ragged.unpack(*batch["image"])
-            yield batch
+        yield from map(_unpacked, begun)
 
     def read_ahead(self, plan: list[Tensor]) -> None:
         """Begin a pass: its first batches are read while the caller does something else."""
@@ -112,25 +126,49 @@ class Streamed:
         self.begun = read_batches(self.loader)
 
 
-Source: TypeAlias = Resident | ResidentPictures | Streamed
+class StreamedShards:
+    """A split that can only be read shard by shard, from the beginning of each: see `sequential`."""
+
+    def __init__(self, images: StreamImages, *, workers: int, keeping: Keeping | None = None, **fit_args: Any):
+        self.stream = Sequential(images, workers=workers, keeping=keeping, **fit_args)
+        self.labels, self.shards = self.stream.labels, self.stream.shards
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def batches(self, plan: list[Tensor]) -> Iterator[Batch]:
+        for indices, images in self.stream.batches(plan):
+            samples: list = [
+                {"image": torch.tensor(image), "label": int(self.labels[i]), "index": i}
+                for i, image in zip(indices, images, strict=True)
+            ]
+            yield _unpacked(_collate(samples))
+
+    def read_ahead(self, plan: list[Tensor]) -> None:
+        self.stream.read_ahead(plan)
+
+
+Fitted: TypeAlias = Resident | Streamed | StreamedShards  # images of one size
+Source: TypeAlias = Fitted | ResidentPictures
 
 
 class _FittedImages(torch.utils.data.Dataset):
-    def __init__(self, images: Images, keeping: Keeping | None, fit_args: dict):
-        self.images, self.keeping, self.fit_args = images, keeping, fit_args
+    def __init__(self, images: Images, keeping: Keeping | None, shelf: Shelf | None, fit_args: dict):
+        self.images, self.keeping, self.shelf, self.fit_args = images, keeping, shelf, fit_args
 
     def __len__(self) -> int:
         return len(self.images)
 
     def __getitem__(self, i: int) -> dict | UserError:
         try:
-            if self.keeping:
-                image = self.keeping.load(self.images, i)
-            else:
-                image = torch.tensor(load_image(self.images, i, **self.fit_args))
+            pixels = self.shelf.read(i) if self.shelf else None
+            if pixels is None and self.keeping:
+                pixels = self.keeping.load(self.images, i)
+            elif pixels is None:
+                pixels = load_image(self.images, i, **self.fit_args)
         except UserError as error:
             return error  # raised in a worker, it would arrive as text with a traceback in it
-        return {"image": image, "label": int(self.images.labels[i]), "index": i}
+        return {"image": torch.tensor(pixels), "label": int(self.images.labels[i]), "index": i}
 
 
 def _leave_signals_to_training(worker: int) -> None:
@@ -153,8 +191,24 @@ def _collate(samples: list) -> Batch | UserError:
     return {"image": torch.stack(images) if one_size else Ragged(images).pack(), **default_collate(samples)}
 
 
-def epoch_order(labels: Tensor, *, generator: torch.Generator, balance: str = "none", repeats: int = 1) -> Tensor:
-    """The order in which an epoch shows the training images.
+def _unpacked(batch: Batch | UserError) -> Batch:
+    if isinstance(batch, UserError):
+        raise batch
+    if isinstance(batch["image"], tuple):
+        batch["image"] = Ragged.unpack(*batch["image"])
+    return batch
+
+
+def epoch_order(
+    labels: Tensor,
+    *,
+    generator: torch.Generator,
+    balance: str = "none",
+    repeats: int = 1,
+    shards: Tensor | None = None,
+    buffer: int = SHUFFLE_BUFFER,
+) -> Tensor:
+    """The order in which an epoch shows the training images. Images in `shards` of a stream are shuffled with a buffer.
 
     balance="sampler": as many draws as images, each class equally likely. repeats > 1: repeated augmentation; each image of
     a shorter permutation comes `repeats` times in a row (DHVT's release: whole multiples of 256, see `whole_multiple`).
@@ -163,6 +217,8 @@ def epoch_order(labels: Tensor, *, generator: torch.Generator, balance: str = "n
     if balance == "sampler":
         counts = labels.bincount()
         order = torch.multinomial(1.0 / counts[labels].double(), n, replacement=True, generator=generator)
+    elif shards is not None:
+        order = buffered_order(shards, buffer, generator)
     else:
         order = torch.randperm(n, generator=generator)
     if repeats > 1:
@@ -197,10 +253,12 @@ class TrainLoader:
         rank: int = 0,
         world: int = 1,
         with_geometry: bool = False,
+        weights: Tensor | None = None,
     ):
+        """`weights`, one per image of the source, go along with its label as batch["weight"]."""
         self.source, self.augment, self.recipe, self.device = source, augment, recipe, device
         self.rank, self.world = rank, world
-        self.with_geometry = with_geometry
+        self.with_geometry, self.weights = with_geometry, weights
         self.steps_per_epoch = steps_in_epoch(recipe, len(source))
         if self.steps_per_epoch == 0:
             shown = images_in_epoch(recipe, len(source))
@@ -221,6 +279,8 @@ class TrainLoader:
             step = epoch * self.steps_per_epoch + start + offset
             draws = self.augment.draw(recipe.batch_size, generator_for(recipe.seed, "augment", step))
             mine = {name: value[self.rank :: self.world] for name, value in draws.items()}
+            if self.weights is not None:
+                batch["weight"] = self.weights[batch["index"]]
             yield list(self._augmented(batch, mine))
         if stop is None:
             self.source.read_ahead(self._plan(epoch + 1))
@@ -233,6 +293,8 @@ class TrainLoader:
             generator=generator_for(recipe.seed, "order", epoch),
             balance=recipe.balance,
             repeats=recipe.augment.repeats,
+            shards=self.source.shards,
+            buffer=recipe.shuffle_buffer or SHUFFLE_BUFFER,
         )
         size = recipe.batch_size
         return [order[i * size : (i + 1) * size][self.rank :: self.world] for i in range(start, self.steps_per_epoch)]
@@ -250,7 +312,7 @@ class TrainLoader:
 
 
 def eval_batches(
-    source: Resident | Streamed,
+    source: Fitted,
     normalize: Callable[[Tensor], Tensor],
     *,
     batch_size: int,

@@ -1,16 +1,18 @@
-"""How an image becomes what the model sees."""
+"""How an image becomes what the model sees. Free of torch: an exported file is fed without it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from vitling._deprecated import renamed_attribute
-from vitling.data.sources.images import Images, evenly
+from vitling.data.sources.images import Images
 from vitling.errors import UserError
 from vitling.validation.values import Channels, PartOf, Range, Side, check
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 SMALL_SIDE = 96  # images of one size and no longer than this keep their size; others are photographs
 
@@ -29,6 +31,7 @@ class PreprocessingRecord(_PreprocessingRecord, total=False):
 
     test_crop: PartOf | None
     interpolation: Literal["bilinear", "bicubic"]
+    test_mirror: bool
 
 
 @dataclass(frozen=True)
@@ -41,9 +44,10 @@ class Preprocessing:
     max_value: int  # the pixel value that becomes 255
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    # Runs and exports of before say neither: the whole picture, or all that has the shape, by bicubic interpolation.
+    # Runs and exports of before say none of this: the whole picture, or all that has the shape, by bicubic interpolation.
     test_crop: float | None = None  # the share that is cut out of the centre; None: all that `fit` shows
     interpolation: str = "bicubic"
+    test_mirror: bool = False  # whether the mirror image is asked too
 
     white = renamed_attribute("white", "max_value")
 
@@ -59,11 +63,25 @@ class Preprocessing:
         fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in known.items()}
         return cls(**{name: fields[name] for name in PreprocessingRecord.__annotations__ if name in fields})
 
-    def normalize(self, images: Tensor) -> Tensor:
+    def normalize(self, images: "Tensor") -> "Tensor":
         """uint8 (B, C, H, W) -> float32 with the training split's mean and spread."""
+        import torch  # an exported file is fed without it
+
         mean = torch.tensor(self.mean, device=images.device).view(-1, 1, 1) * 255
         std = torch.tensor(self.std, device=images.device).view(-1, 1, 1) * 255
         return (images.float() - mean) / std
+
+    def score(self, network: "Callable[[Tensor], Tensor]", images: "Tensor") -> "Tensor":
+        """Logits of normalised images (B, C, H, W); with `test_mirror`, the mean of an image's and its mirror image's."""
+        logits = network(images)
+        return (logits + network(images.flip(-1))) / 2 if self.test_mirror else logits
+
+    def normalize_array(self, images: np.ndarray) -> np.ndarray:
+        """The same of an array, equal to the last bit: float32 in the same order."""
+        mean, std = (
+            np.array(values, np.float32).reshape(-1, 1, 1) * np.float32(255) for values in (self.mean, self.std)
+        )
+        return (images.astype(np.float32) - mean) / std
 
     def fit_args(self) -> dict[str, Any]:
         """The arguments of `decode`, `load_image` and `load_split`."""
@@ -73,7 +91,7 @@ class Preprocessing:
 
 def natural_size(images: Images) -> tuple[int, int] | None:
     """The size that small images share; None for photographs, which take the size that the model was made for."""
-    sizes = {images.read(i).shape[:2] for i in evenly(len(images), 16)}
+    sizes = {images.read(i).shape[:2] for i in images.sample(16)}
     height, width = next(iter(sizes))
     return (height, width) if len(sizes) == 1 and max(height, width) <= SMALL_SIDE else None
 

@@ -12,11 +12,11 @@ from vitling.data.augment.ragged import Ragged
 from vitling.data.pipeline.contents import hash_contents
 from vitling.data.pipeline.decoding import SAMPLE, channel_statistics, decode
 from vitling.data.pipeline.keeping import keep_images, keeping_for
-from vitling.data.pipeline.loader import Resident, Source, Streamed
+from vitling.data.pipeline.loader import Fitted, Resident, ResidentPictures, Source
 from vitling.data.pipeline.preprocessing import Preprocessing, as_size, natural_size
 from vitling.data.pipeline.reading import Reading, load_pictures, load_split
 from vitling.data.sources.dataset import Dataset, open_dataset
-from vitling.data.sources.images import Images, evenly
+from vitling.data.sources.images import Images
 from vitling.data.splits import carve_validation, k_folds, take_fraction
 from vitling.errors import UserError
 from vitling.recipes import Recipe
@@ -28,7 +28,7 @@ class TrainingData:
 
     dataset: Dataset
     train: Source
-    val: Resident | Streamed
+    val: Fitted
     preprocessing: Preprocessing
     images: dict[str, Images]  # what the two splits were read from
 
@@ -57,6 +57,7 @@ def prepare_training_data(
     """Open the recipe's data, unless `dataset` is just that, and make its training and validation splits ready."""
     dataset = open_recipe_data(recipe, reading, opened=dataset)
     train, val = split_training(dataset, recipe)
+    _check_shuffling(recipe, train)
     size = as_size(recipe.img_size) or natural_size(train) or model_size
     args: dict[str, Any] = dict(
         fit=recipe.fit,
@@ -75,9 +76,22 @@ def prepare_training_data(
                 raise UserError(f"{key} has {len(values)} values, but the images have {dataset.channels} channels.")
     else:
         mean, std = map(tuple, channel_statistics(pixels()))
-    preprocessing = Preprocessing(size=size, mean=tuple(mean), std=tuple(std), test_crop=recipe.test_crop, **args)
+    shown: dict[str, Any] = dict(test_crop=recipe.test_crop, test_mirror=recipe.test_mirror)
+    preprocessing = Preprocessing(size=size, mean=tuple(mean), std=tuple(std), **shown, **args)
     val_source = load_split(val, "val", **preprocessing.fit_args(), **reader)
     return TrainingData(dataset, train_source, val_source, preprocessing, {"train": train, "val": val})
+
+
+def _check_shuffling(recipe: Recipe, train: Images) -> None:
+    if train.shards is None and recipe.shuffle_buffer is not None:
+        raise UserError(
+            f"shuffle_buffer={recipe.shuffle_buffer} is for streams; {recipe.data} can be read in any order and is shuffled as a whole: "
+            "leave it out."
+        )
+    if train.shards is not None and recipe.balance == "sampler":
+        raise UserError(
+            "balance=sampler draws any image at any time, which a stream cannot give; use balance=loss, or download the data."
+        )
 
 
 def _load_training(
@@ -92,10 +106,11 @@ def _load_training(
         source = load_split(train, "train", **stored, **reader)
 
     def pixels() -> Tensor | Ragged:
-        if not isinstance(source, Streamed):
+        if isinstance(source, Resident | ResidentPictures):
             return source.images
-        sample = train.subset(evenly(len(train), SAMPLE))
-        return keep_images(sample, keeping) if keeping else decode(sample, **stored)
+        sample = train.subset(train.sample(SAMPLE))
+        cache = reader["reading"].open_cache()
+        return keep_images(sample, keeping, cache=cache) if keeping else decode(sample, cache=cache, **stored)
 
     return source, pixels
 

@@ -3,6 +3,7 @@
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch.utils.data import DataLoader
@@ -12,12 +13,20 @@ from vitling.errors import UserError
 
 def read_batches(loader: DataLoader) -> Iterator[Any]:
     """A pass over a loader, begun now, which ends with a line where one of its workers dies."""
-    return _explained(_start(loader))
+    with _death_explained():  # workers of the pass before are told to begin again
+        begun = _start(loader)
+    return _explained(begun)
 
 
 def _explained(begun: Iterator[Any]) -> Iterator[Any]:
-    try:
+    with _death_explained():
         yield from begun
+
+
+@contextmanager
+def _death_explained() -> Iterator[None]:
+    try:
+        yield
     except (RuntimeError, ConnectionError, EOFError) as error:  # the latter where it dies while it hands over a batch
         if isinstance(error, RuntimeError) and not str(error).startswith("DataLoader worker (pid"):
             raise

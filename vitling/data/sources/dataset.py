@@ -1,4 +1,4 @@
-"""`open_dataset`: digits, torchvision, Hugging Face, folders, CSV, text lists and npz all become one Dataset."""
+"""`open_dataset`: names, folders, archives, shards, tables, lists and arrays all become one Dataset."""
 
 import csv
 import hashlib
@@ -13,11 +13,28 @@ from typing import NamedTuple
 import numpy as np
 
 from vitling._deprecated import renamed_attribute
-from vitling.data.sources.files import Found, read_csv, read_list, read_npz, read_tree
-from vitling.data.sources.images import NO_FILE, OTHER_KIND, ArrayImages, BadImage, FileImages, Images, evenly
+from vitling.data.sources.archives import ArchiveImages, read_zip, refuse_compressed
+from vitling.data.sources.files import read_csv, read_list, read_npz
+from vitling.data.sources.images import (
+    NO_FILE,
+    OTHER_KIND,
+    UNKNOWN_SIZE,
+    ArrayImages,
+    BadImage,
+    FileImages,
+    Images,
+    evenly,
+)
 from vitling.data.sources.memory import PREFIX as MEMORY
 from vitling.data.sources.memory import read_memory
-from vitling.data.sources.named import NAMES, match_name, read_hub, read_named
+from vitling.data.sources.named import NAMES, is_saved_table, match_name, read_hub, read_named
+from vitling.data.sources.parquet import read_parquet
+from vitling.data.sources.parts import PREFIX as PART
+from vitling.data.sources.parts import read_part
+from vitling.data.sources.registered import SOURCES, absolute_source, find_source, read_source
+from vitling.data.sources.shards import absolute_pattern, by_split, expand_braces, files_of_kind, read_shards, read_tar
+from vitling.data.sources.streams import HUB, is_address, read_hub_stream, read_remote
+from vitling.data.sources.tree import DiskTree, Found, read_tree
 from vitling.data.splits import name_some
 from vitling.data.threads import map_threads
 from vitling.errors import UserError, did_you_mean
@@ -30,6 +47,14 @@ TEST_SPLITS = ("test", "val")
 LONGEST_NAME = 1000  # characters of a class name
 HEADS = 2000  # images whose heads are read to learn channels and depth
 LISTS = {".csv": read_csv, ".tsv": read_csv, ".txt": read_list, ".lst": read_list}
+FILES = {
+    ".npz": read_npz,
+    ".zip": read_zip,
+    ".tar": read_tar,
+    ".parquet": lambda path: read_parquet(by_split([path])),
+}
+ALLOWED = f"a folder of class folders, of .tar shards or of .parquet tables, and {', '.join((*FILES, *LISTS))} files"
+SAMPLED_FILES = 100_000  # files of a split that a look asks for their size
 DEPTHS = 256  # 16-bit images that are decoded to learn how many of their bits are used
 
 
@@ -42,6 +67,7 @@ class Request(NamedTuple):
     on_bad_image: str
     class_names: tuple[str, ...] | None
     test_split: str = "test"
+    sampled: bool = False
 
 
 @dataclass
@@ -71,6 +97,7 @@ def open_dataset(
     on_bad_image: str = "error",
     class_names: Sequence[str] | None = None,
     test_split: str = "test",
+    sampled: bool = False,
     opened: Dataset | None = None,
 ) -> Dataset:
     """Find the images and labels that `data` names. Pixels are read later, by `decode` or while streaming.
@@ -79,7 +106,8 @@ def open_dataset(
     learnt from the training images unless given. With on_bad_image="skip" every image is tried now and those that cannot
     be read are left out; otherwise the first one met is an error. `class_names` are those of a trained model: labels are
     numbered as it numbers them, and a part of its classes or a lone test split is enough. With test_split="val" what the data
-    calls val is the test split, as papers use ImageNet's, and there is no other. `opened` is a dataset that is at hand:
+    calls val is the test split, as papers use ImageNet's, and there is no other. With `sampled`, of very many files only some are asked for
+    their size, which is enough for a look; the fingerprint is then another one than training's. `opened` is a dataset that is at hand:
     returned where the same would come out, and not searched for again where it lies in the same place.
     """
     data, root = os.fspath(data), None if root is None else os.fspath(root)
@@ -92,13 +120,21 @@ def open_dataset(
     if test_split not in TEST_SPLITS:
         raise UserError(f"unknown test_split '{test_split}'. {did_you_mean(test_split, TEST_SPLITS)}")
     classes = None if class_names is None else tuple(class_names)
-    request = Request(canonical_name(data), root, channels, on_bad_image, classes, test_split)
+    request = Request(canonical_name(data), root, channels, on_bad_image, classes, test_split, sampled)
+    if opened and opened.request:
+        request = request._replace(sampled=sampled and opened.request.sampled)  # all of them are enough for a look, too
     if opened and _gives_the_same(opened, request):
         return opened
-    if opened and opened.request and opened.found and opened.request[:2] == request[:2]:
+    if (
+        opened
+        and opened.request
+        and opened.found
+        and (opened.request[:2], opened.request.sampled) == (request[:2], request.sampled)
+    ):
         name, found = opened.name, opened.found
     else:
-        name, found = _find(data, root, download)
+        name, found = _find(data, root, download, sampled)
+        request = request._replace(sampled=any(map(_lacks_sizes, found.splits.values())))
     # Copies, because labels and transparency are set below, and another dataset may share what was found.
     splits = {split: copy(found.splits[split]) for split in ("train", "val", "test") if split in found.splits}
     notes = list(found.notes)
@@ -141,6 +177,10 @@ def _test_on_val(data: str, splits: dict[str, Images], notes: list[str]) -> dict
     return {name: splits[split] for name, split in (("train", "train"), ("test", "val")) if split in splits}
 
 
+def _lacks_sizes(images: Images) -> bool:
+    return isinstance(images, FileImages) and bool((images.sizes == UNKNOWN_SIZE).any())
+
+
 def _gives_the_same(opened: Dataset, request: Request) -> bool:
     """Whether a request would open this again: channels and class names may be asked for as they turned out to be."""
     if opened.request is None:
@@ -153,17 +193,27 @@ def canonical_name(data: str | os.PathLike) -> str:
     """One name for all ways to write the same data: the name as we write it, or a path from the root."""
     data = os.fspath(data)
     path = Path(data).expanduser()
-    return match_name(data) or (str(path.resolve()) if path.exists() else data)
+    if name := match_name(data) or absolute_source(data):
+        return name
+    return str(path.resolve()) if path.exists() else absolute_pattern(data) or data
 
 
-def _find(data: str, root: str | None, download: bool) -> tuple[str, Found]:
+def _find(data: str, root: str | None, download: bool, sampled: bool = False) -> tuple[str, Found]:
     """Which kind of source it is, and what it holds."""
+    if data.startswith(PART):
+        return read_part(data, lambda whole: _find(whole, root, download))
     name, path = match_name(data), Path(data).expanduser()
     takes_root = name != "digits" if name else path.suffix.lower() in LISTS and not path.is_dir()
     if root is not None and not takes_root:
         raise UserError(f"root={root} does not apply to {data}; it is for named datasets and for lists of paths")
     if root is not None and not os.path.isdir(root):
         raise UserError(f"no such folder: root={root}; give the folder that holds the images of {data}")
+    if source := find_source(data):
+        return data, read_source(*source)
+    if data.startswith(HUB):
+        return data, read_hub_stream(data[len(HUB) :], download)
+    if is_address(data):
+        return data, read_remote(data)
     if data.startswith("hf:"):
         return data, read_hub(data[3:], download)
     if data.startswith(MEMORY):
@@ -173,22 +223,29 @@ def _find(data: str, root: str | None, download: bool) -> tuple[str, Found]:
         if path.exists():
             found.notes.append(f"'{data}' is the named dataset; for what lies in this folder write ./{data}")
         return name, found
+    if len(expand_braces(data)) > 1 and not path.exists():
+        return Path(data).name, _read_pattern(data)
     if not data or not path.exists():
         if not data or path.suffix or any(separator in data for separator in "/\\"):
-            raise UserError(f"no such path: {data}. Give a folder of class folders, a .csv, .txt or .npz, or a name")
-        raise UserError(f"unknown dataset '{data}', and no such path. {did_you_mean(data, NAMES, show=20)}")
-    return path.resolve().stem if path.is_file() else path.resolve().name, _read_path(path, root)
+            raise UserError(
+                f"no such path: {data}. Give a folder, an archive, shards, a table, a list of paths or an .npz, or a name"
+            )
+        raise UserError(
+            f"unknown dataset '{data}', and no such path. {did_you_mean(data, {**NAMES, **SOURCES}, show=20)}"
+        )
+    return path.resolve().stem if path.is_file() else path.resolve().name, _read_path(path, root, sampled)
 
 
-def _read_path(path: Path, root: str | None) -> Found:
+def _read_path(path: Path, root: str | None, sampled: bool) -> Found:
     suffix = path.suffix.lower()
     try:
         if path.is_dir():
-            return read_tree(path)
+            return _read_folder(path, sampled)
         if other := what_else(path):
-            raise UserError(f"{path} is {other}; a folder of class folders, .npz, {', '.join(LISTS)} are allowed")
-        if suffix == ".npz":
-            return read_npz(path)
+            raise UserError(f"{path} is {other}; {ALLOWED} are allowed")
+        refuse_compressed(path)
+        if suffix in FILES:
+            return FILES[suffix](path)
         if suffix in LISTS:
             return LISTS[suffix](path, root)
     except UserError:
@@ -198,16 +255,40 @@ def _read_path(path: Path, root: str | None) -> Found:
     except OSError as error:
         raise UserError(f"{error.filename or path} cannot be read ({error.strerror or error})") from error
     kind = f"a single {suffix} file" if suffix else "a single file"
-    raise UserError(f"{path} is {kind}; a folder of class folders, .npz, {', '.join(LISTS)} are allowed")
+    raise UserError(f"{path} is {kind}; {ALLOWED} are allowed")
+
+
+def _read_folder(path: Path, sampled: bool) -> Found:
+    """A folder of class folders, of shards or tables, or one that Hugging Face's save_to_disk wrote."""
+    if is_saved_table(path):
+        return read_hub(str(path), download=False)
+    if shards := files_of_kind(path, ".tar"):
+        return read_shards(by_split(shards))
+    if tables := files_of_kind(path, ".parquet"):
+        return read_parquet(by_split(tables))
+    return read_tree(DiskTree(path, SAMPLED_FILES) if sampled else path)
+
+
+def _read_pattern(data: str) -> Found:
+    """Shards that a pattern with braces names."""
+    paths = [Path(name).expanduser() for name in expand_braces(data)]
+    if missing := next((path for path in paths if not path.is_file()), None):
+        raise UserError(f"no such file: {missing}, one of the {len(paths)} that {data} stands for")
+    endings = {path.suffix.lower() for path in paths}
+    if endings == {".tar"}:
+        return read_shards(by_split(paths))
+    if endings == {".parquet"}:
+        return read_parquet(by_split(paths))
+    raise UserError(f"{data} stands for {len(paths)} files; shards are .tar or .parquet")
 
 
 def _refuse_missing(splits: dict[str, Images]) -> None:
     """Files that are absent or empty are known without opening any: say so now, and how many they are."""
     bad = [
-        (images.path(i), images.sizes[images.rows[i]])
+        (images.shown_name(i), images.sizes[images.rows[i]])
         for images in splits.values()
-        if isinstance(images, FileImages)
-        for i in np.flatnonzero(images.sizes[images.rows] <= 0).tolist()
+        if isinstance(images, FileImages | ArchiveImages)
+        for i in np.flatnonzero(np.isin(images.sizes[images.rows], (0, NO_FILE, OTHER_KIND))).tolist()
     ]
     if bad:
         path, size = bad[0]
@@ -335,7 +416,7 @@ def _look(data: str, images: Images, wanted: int | None, notes: list[str]) -> tu
     """The number of channels, and the pixel value that becomes 255."""
     if not len(images):
         raise UserError(f"{data} holds no images that can be read")
-    indices = evenly(len(images), 1 if isinstance(images, ArrayImages) else HEADS)
+    indices = images.sample(1 if isinstance(images, ArrayImages) else HEADS)
     layouts = list(map_threads(images.layout, indices))
     stored = {layout.channels for layout in layouts}
     if wanted is None:

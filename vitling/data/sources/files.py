@@ -1,134 +1,24 @@
-"""What people bring themselves: a tree of class folders, a CSV or text list of paths, an `.npz` of arrays."""
+"""What people bring themselves, beside folders: a CSV or text list of paths, an `.npz` of arrays."""
 
 import csv
 import math
 import os
 import re
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from vitling.data.sources.images import IMAGE_SUFFIXES, ArrayImages, FileImages, Images, file_size, read_array_header
-from vitling.data.splits import name_some
+from vitling.data.sources.images import ArrayImages, FileImages, read_array_header
+from vitling.data.sources.tree import SPLITS, Found, is_hidden, is_image
 from vitling.errors import UserError, first_line
 from vitling.validation.memory import total_memory
 
-SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
 PATH_COLUMNS = ("path", "file", "filename", "image", "file_name", "filepath", "image_path")
+ID_COLUMNS = ("image_id", "id", "image_name", "id_code", "img", "name")  # Kaggle's; often names without their extension
 LABEL_COLUMNS = ("label", "class", "target", "category", "class_name")
-
-
-class Found(NamedTuple):
-    """What a source holds, before anything was checked: class names, splits, and what a user should know."""
-
-    class_names: list[str]
-    splits: Mapping[str, Images]
-    notes: list[str]
-
-
-# --- a tree of folders ------------------------------------------------------------------------------------------------
-
-
-class _File(NamedTuple):
-    name: str  # relative to the root of the tree, with forward slashes
-    size: int
-
-
-def read_tree(root: Path) -> Found:
-    """One folder per class, at the top or inside train / val / test. What lies deeper belongs to the class above."""
-    notes: list[str] = []
-    split_folders = _split_folders(root, notes)
-    trees = {split: _class_folders(root, folder, notes) for split, folder in split_folders.items()}
-    class_names = sorted({name for tree in trees.values() for name in tree})
-    number = {name: i for i, name in enumerate(class_names)}
-    splits = {}
-    for split, tree in trees.items():
-        files = [(file, number[name]) for name in sorted(tree) for file in tree[name]]
-        splits[split] = FileImages(
-            [f.name for f, _ in files], [c for _, c in files], root=root, sizes=[f.size for f, _ in files]
-        )
-    return Found(class_names, splits, notes)
-
-
-def _split_folders(root: Path, notes: list[str]) -> dict[str, str]:
-    """Split -> folder relative to root ('' when the tree has no splits)."""
-    folders, _ = _scan(root)
-    found: dict[str, str] = {}
-    for folder in folders:
-        split = SPLITS.get(folder.lower())
-        # A class may be called "train" too: a folder of images is a class, a folder of folders is a split.
-        if not split or not _scan(root / folder)[0]:
-            continue
-        if split in found:
-            raise UserError(f"{root} has two folders for the {split} split, {found[split]} and {folder}; keep one")
-        found[split] = folder
-    if not found:
-        if folders and all(folder.lower() in SPLITS for folder in folders):
-            raise UserError(f"{root} has {', '.join(folders)} but no class folders inside; expected train/CLASS/IMAGE")
-        return {"train": ""}
-    if ignored := [folder for folder in folders if folder not in found.values()]:
-        notes.append(f"{name_some(ignored, 'folder', 'folders')} beside the splits left out")
-    return found
-
-
-def _class_folders(root: Path, folder: str, notes: list[str]) -> dict[str, list[_File]]:
-    classes, files = _scan(root / folder)
-    loose = sum(_is_image(entry.name) for entry in files)
-    where = root / folder
-    if not classes:
-        what = f"holds {loose} image{'s' * (loose > 1)} but no class folders" if loose else "is empty"
-        if files and not loose:
-            what = f"holds no images, only {len(files)} other files ({_kinds([entry.name for entry in files])})"
-        raise UserError(f"{where} {what}; expected one folder per class, with its images inside")
-    if loose:
-        notes.append(f"{loose} images in {where} lie outside any class folder and were left out")
-    others: list[str] = []
-    tree = {name: sorted(_images_below(root, os.path.join(folder, name), others)) for name in classes}
-    if not any(tree.values()):
-        only = f", only {len(others)} other files ({_kinds(others)})" if others else ""
-        raise UserError(
-            f"no images in the class folders of {where}{only}; known are {' '.join(sorted(IMAGE_SUFFIXES))}"
-        )
-    if empty := [name for name in classes if not tree[name]]:
-        raise UserError(
-            f"{name_some(empty, 'class folder', 'class folders')} of {where} without images; fill or remove"
-        )
-    if others:
-        notes.append(f"{len(others)} files in {where} are not images ({_kinds(others)}) and were left out")
-    return tree
-
-
-def _kinds(names: list[str]) -> str:
-    """The suffixes of some files, for messages."""
-    return ", ".join(sorted({os.path.splitext(name)[1].lower() or "no suffix" for name in names})[:5])
-
-
-def _images_below(root: Path, folder: str, others: list[str], above: tuple[str, ...] = ()) -> Iterator[_File]:
-    here = os.path.realpath(root / folder)
-    if here in above:
-        raise UserError(f"{root / folder} is a link to a folder that it lies in; remove it")
-    folders, files = _scan(root / folder)
-    for entry in files:
-        if _is_image(entry.name):
-            yield _File(os.path.join(folder, entry.name).replace(os.sep, "/"), file_size(entry.path))
-        else:
-            others.append(entry.name)
-    for inner in folders:
-        yield from _images_below(root, os.path.join(folder, inner), others, (*above, here))
-
-
-def _scan(folder: Path) -> tuple[list[str], list[os.DirEntry]]:
-    """(names of folders, files), without hidden ones and what macOS leaves in archives."""
-    with os.scandir(folder) as entries:
-        seen = [entry for entry in entries if not entry.name.startswith((".", "__MACOSX"))]
-    return sorted(e.name for e in seen if e.is_dir()), [e for e in seen if not e.is_dir()]
-
-
-def _is_image(name: str) -> bool:
-    return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES
 
 
 # --- lists of paths and labels ----------------------------------------------------------------------------------------
@@ -142,20 +32,29 @@ class _Row(NamedTuple):
 
 def read_csv(path: Path, root: str | None) -> Found:
     """A table with a column of paths, one of labels and maybe one of splits. Labels are class names."""
-    return _from_rows(path, root, lambda file, split: list(_csv_rows(file, split)))
+    return _from_rows(path, root, lambda file, split, notes: list(_csv_rows(file, split, notes)))
 
 
 def read_list(path: Path, root: str | None) -> Found:
     """Lines of `path label`. Numbers get the names of the images' folders, if each number has one folder."""
-    return _from_rows(path, root, lambda file, split: list(_list_rows(file, split)))
+    return _from_rows(path, root, lambda file, split, notes: list(_list_rows(file, split)))
 
 
-def _from_rows(path: Path, root: str | None, rows_of: Callable[[Path, str], list[_Row]]) -> Found:
-    files = _beside(path)
-    rows = [row for split, file in files.items() for row in rows_of(file, split)]
+def _from_rows(path: Path, root: str | None, rows_of: Callable[[Path, str, list[str]], list[_Row]]) -> Found:
+    rows: list[_Row] = []
+    notes: list[str] = []
+    for split, file in _beside(path).items():
+        try:
+            rows += _locate(rows_of(file, split, notes), split, Path(root or path.parent), notes)
+        except _NoColumn as error:
+            if file == path:
+                raise
+            notes.append(f"{file} was left out: it has no column of {error.what}s")  # Kaggle's test.csv has no labels
+            continue
+        if file != path:
+            notes.append(f"the {split} split is {file}")
     if not rows:
         raise UserError(f"{path} lists no images; expected one path and one label per line")
-    notes = [f"the {split} split is {file}" for split, file in files.items() if file != path]
     labels = sorted({row.label for row in rows}, key=lambda x: (0, int(x), x) if _is_number(x) else (1, 0, x))
     number = {label: i for i, label in enumerate(labels)}
     folder = root or path.parent
@@ -180,18 +79,21 @@ def _beside(path: Path) -> dict[str, Path]:
     return found
 
 
-def _csv_rows(path: Path, split: str) -> Iterator[_Row]:
+class _NoColumn(UserError):
+    """A table without a column that is needed."""
+
+    def __init__(self, what: str, message: str):
+        super().__init__(message)
+        self.what = what
+
+
+def _csv_rows(path: Path, split: str, notes: list[str]) -> Iterator[_Row]:
     with open(path, newline="", encoding="utf-8-sig") as file:
         header = file.readline()
         file.seek(0)
         reader = csv.DictReader(file, delimiter=max(",;\t", key=header.count))
         columns = {(name or "").strip().lower(): name for name in reader.fieldnames or []}
-        path_column = next((columns[c] for c in PATH_COLUMNS if c in columns), None)
-        label_column = next((columns[c] for c in LABEL_COLUMNS if c in columns), None)
-        if path_column is None or label_column is None:
-            wanted = "path (or file, filename, image)" if path_column is None else "label (or class, target)"
-            found = ", ".join(columns) or "none"
-            raise UserError(f"{path} has no column {wanted}; its columns are: {found}. Name them in the first line")
+        path_column, label_column = _choose_columns(path, columns, notes)
         for row in reader:
             image, label = ((row[column] or "").strip() for column in (path_column, label_column))
             if not image or not label:
@@ -200,6 +102,84 @@ def _csv_rows(path: Path, split: str) -> Iterator[_Row]:
             if given.lower() not in SPLITS:
                 raise UserError(f"{path} line {reader.line_num}: split '{given}' is not one of {', '.join(SPLITS)}")
             yield _Row(image, label, SPLITS[given.lower()])
+
+
+def _choose_columns(path: Path, columns: dict[str, str], notes: list[str]) -> tuple[str, str]:
+    """The columns of paths and of labels, by their names; of two columns, the one that is no path is the label."""
+    image = next((name for name in (*PATH_COLUMNS, *ID_COLUMNS) if name in columns), None)
+    label = next((name for name in LABEL_COLUMNS if name in columns), None)
+    others = [name for name in columns if name not in (image, "split", "")]
+    if image and label is None and len(others) == 1:
+        label = others[0]
+        notes.append(f"the labels of {path.name} are its column {columns[label]}")
+    if image is None or label is None:
+        wanted = "path (or file, filename, image, id)" if image is None else "label (or class, target)"
+        raise _NoColumn(
+            "path" if image is None else "label",
+            f"{path} has no column {wanted}; its columns are: {', '.join(columns) or 'none'}. Name them in the first line",
+        )
+    return columns[image], columns[label]
+
+
+def _locate(rows: list[_Row], split: str, root: Path, notes: list[str]) -> list[_Row]:
+    """The rows with paths from the root, where they are names without extension or without their folder, as Kaggle has them."""
+    if not rows or (root / rows[0].path).is_file():
+        return rows
+    for place in _folders_below(root, split):
+        found = _Names(root / place)
+        if found.match(rows[0].path):
+            if place:
+                notes.append(f"the images of {split} are in {root / place}")
+            return [row._replace(path=os.path.join(place, found.match(row.path) or row.path)) for row in rows]
+    return rows
+
+
+def _folders_below(root: Path, split: str, depth: int = 2) -> list[str]:
+    """'' and the folders below to some depth: first those that are called as the split, then images, then by name."""
+    found = [""]
+    for _ in range(depth):
+        for above in list(found):
+            with os.scandir(root / above) as entries:
+                inner = [os.path.join(above, e.name) for e in entries if e.is_dir() and not is_hidden(e.name)]
+            found += [folder for folder in inner if folder not in found]
+
+    def rank(folder: str) -> tuple[bool, bool, int, str]:
+        words = re.split(r"[-_./\\]", folder.lower())
+        return split not in words, "images" not in words, folder.count(os.sep), folder
+
+    return ["", *sorted(found[1:], key=rank)]
+
+
+class _Names:
+    """The images of folders by name, with and without their extension."""
+
+    def __init__(self, root: Path):
+        self.root = root
+        self.listed: dict[str, dict[str, str]] = {}
+
+    def match(self, given: str) -> str | None:
+        """The path of an image that is called so."""
+        folder, name = os.path.split(given)
+        if folder not in self.listed:
+            self.listed[folder] = self._list(folder)
+        found = self.listed[folder].get(name)
+        if found == "":
+            raise UserError(
+                f"several images in {self.root / folder} are called {name}, with different extensions; "
+                "write the extensions into the list, or remove all but one"
+            )
+        return found and os.path.join(folder, found)
+
+    def _list(self, folder: str) -> dict[str, str]:
+        if os.path.isabs(folder) or not (self.root / folder).is_dir():
+            return {}
+        with os.scandir(self.root / folder) as entries:
+            names = [entry.name for entry in entries if is_image(entry.name)]
+        stems: dict[str, str] = {}
+        for name in names:
+            stem = os.path.splitext(name)[0]
+            stems[stem] = "" if stem in stems else name
+        return {**stems, **{name: name for name in names}}
 
 
 def _list_rows(path: Path, split: str) -> Iterator[_Row]:
@@ -255,14 +235,15 @@ def read_npz(path: Path) -> Found:
         max(int(images.labels.max(initial=-1)) for images in splits.values()) + 1,
         sum(map(len, splits.values())),
     )
-    if count > max(total, len(arrays.get("class_names", ()))):
+    given = arrays.get("class_names")
+    names = [] if given is None else _check_names(f"{path}: class_names", given)
+    if count > max(total, len(names)):
         raise UserError(
             f"{path}: the labels go up to {count - 1}, but there are only {total} images; number the classes from 0 without gaps"
         )
-    names = arrays.get("class_names", np.arange(count)).astype(str).reshape(-1).tolist()
-    if len(names) < count:
+    if given is not None and len(names) < count:
         raise UserError(f"{path}: class_names has {len(names)} names, but the labels go up to {count - 1}")
-    return Found(names, splits, [])
+    return Found(names if given is not None else list(map(str, range(count))), splits, [])
 
 
 ARRAYS = [f"{split}_{what}" for split in ("train", "val", "test") for what in ("images", "labels")] + ["class_names"]
@@ -324,6 +305,16 @@ def _check_images(what: str, images: np.ndarray) -> None:
     if images.dtype not in (np.uint8, np.uint16):
         hint = "multiply by 255 and save as uint8" if images.dtype.kind == "f" else "save it as uint8 or uint16"
         raise UserError(f"{what} is {images.dtype}; uint8 and uint16 are allowed: {hint}")
+
+
+def _check_names(what: str, names: np.ndarray) -> list[str]:
+    if names.ndim == 0 or names.dtype.kind not in "USTbiuf":
+        raise UserError(f"{what} has the shape {names.shape} and is {names.dtype}; expected a list of names")
+    found = names.reshape(-1).tolist()
+    try:
+        return [name.decode() if isinstance(name, bytes) else str(name).encode().decode() for name in found]
+    except UnicodeError:
+        raise UserError(f"{what} is not in UTF-8; save it as text (np.array(names, dtype=str))") from None
 
 
 def _check_labels(what: str, labels: np.ndarray, count: int) -> np.ndarray:

@@ -7,8 +7,9 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from io import BytesIO
-from typing import IO, Any, NamedTuple, TypeGuard
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
@@ -21,7 +22,7 @@ IMAGE_SUFFIXES |= {".ppm", ".pgm", ".pbm", ".pnm", ".tga", ".npy"}
 FITS = ("resize", "pad", "crop")
 INTERPOLATIONS = ("bilinear", "bicubic")
 Box = tuple[float, float, float, float]  # left, top, right, bottom, as Pillow takes it
-NO_FILE, OTHER_KIND = -1, -2  # in place of a file's size
+NO_FILE, OTHER_KIND, UNKNOWN_SIZE = -1, -2, -3  # in place of a file's size
 SKIP = "Repair or remove it, or pass on_bad_image=skip to leave such images out."
 
 
@@ -48,6 +49,7 @@ class Images(ABC):
 
     # Encoded images with transparency give a fourth channel only to those who ask for it. Arrays have what they have.
     alpha = False
+    weights: np.ndarray | None = None  # how much each image counts in the loss, 1 on average; None: all the same
 
     def __init__(self, labels: Sequence[int] | np.ndarray, names: Sequence[str]):
         self.labels = np.asarray(labels, dtype=np.int64).reshape(-1)
@@ -66,6 +68,7 @@ class Images(ABC):
         view = copy.copy(self)
         view.labels, view.rows = self.labels[indices], self.rows[indices]
         view.names = [self.names[i] for i in indices]
+        view.weights = None if self.weights is None else self.weights[indices]
         return view
 
     @abstractmethod
@@ -84,10 +87,24 @@ class Images(ABC):
     def content(self) -> bytes:
         """A cheap fingerprint of the pixels."""
 
+    @property
+    def shards(self) -> np.ndarray | None:
+        """The number of each image's shard, where shards can only be read from the beginning; None where any image can be read."""
+        return None
+
+    def sample(self, count: int) -> np.ndarray:
+        """Up to `count` images that stand for all, and can be read without many others."""
+        return evenly(len(self), count)
+
+    def identities(self) -> list[bytes] | None:
+        """16 bytes that name each image as it is now, for who keeps what becomes of it; None where nothing tells."""
+        return None
+
     def digest(self) -> bytes:
-        """A hash of names, labels and content: the same on every machine, and blind to file times."""
+        """A hash of names, labels, weights and content: the same on every machine, and blind to file times."""
         text = "\0".join(self.names).encode("utf-8", "surrogateescape")
-        return hashlib.sha256(text + self.labels.tobytes() + self.content()).digest()
+        weights = b"" if self.weights is None else self.weights.tobytes()
+        return hashlib.sha256(text + self.labels.tobytes() + weights + self.content()).digest()
 
 
 class ArrayImages(Images):
@@ -113,8 +130,29 @@ class ArrayImages(Images):
         return digest.digest()
 
 
-class FileImages(Images):
-    """One file per image: everything Pillow reads, and `.npy` arrays of H x W or H x W x C."""
+class EncodedImages(Images):
+    """Images that are encoded as files are: everything Pillow reads, and `.npy` arrays of H x W or H x W x C."""
+
+    @abstractmethod
+    def source(self, i: int) -> str | BytesIO:
+        """The path of image i, or its bytes."""
+
+    def shown_name(self, i: int) -> str:
+        """How messages call image i."""
+        return self.names[i]
+
+    def read(self, i: int, at_least: int | None = None) -> np.ndarray:
+        return read_image(self.source(i), name=self.shown_name(i), alpha=self.alpha, at_least=at_least)
+
+    def layout(self, i: int) -> Layout:
+        return read_layout(self.source(i), name=self.shown_name(i), alpha=self.alpha)
+
+    def size(self, i: int) -> tuple[int, int]:
+        return read_size(self.source(i), name=self.shown_name(i))
+
+
+class FileImages(EncodedImages):
+    """One file per image."""
 
     def __init__(
         self,
@@ -122,7 +160,7 @@ class FileImages(Images):
         labels: Sequence[int] | np.ndarray,
         *,
         root: str | os.PathLike = "",
-        sizes: Sequence[int] | None = None,
+        sizes: Sequence[int] | np.ndarray | None = None,
     ):
         """`paths` start at `root`; they are the images' names. `sizes` in bytes are looked up unless given."""
         super().__init__(labels, [os.fspath(path) for path in paths])
@@ -132,20 +170,25 @@ class FileImages(Images):
     def path(self, i: int) -> str:
         return os.path.join(self.root, self.names[i])
 
-    def read(self, i: int, at_least: int | None = None) -> np.ndarray:
-        return read_image(self.path(i), alpha=self.alpha, at_least=at_least)
+    def source(self, i: int) -> str:
+        return self.path(i)
 
-    def layout(self, i: int) -> Layout:
-        return read_layout(self.path(i), alpha=self.alpha)
+    def shown_name(self, i: int) -> str:
+        return self.path(i)
 
-    def size(self, i: int) -> tuple[int, int]:
-        return read_size(self.path(i))
+    def encoded(self, i: int) -> bytes:
+        """The bytes of image i."""
+        with open(self.path(i), "rb") as file:
+            return file.read()
+
+    def identities(self) -> list[bytes]:
+        return [identify(self.path(i)) for i in range(len(self))]
 
     def content(self) -> bytes:
         return self.sizes[self.rows].tobytes()
 
 
-class HubImages(Images):
+class HubImages(EncodedImages):
     """The encoded images in one column of a table of Hugging Face's `datasets`."""
 
     def __init__(self, table: Any, column: str, labels: Sequence[int] | np.ndarray, name: str):
@@ -156,20 +199,11 @@ class HubImages(Images):
         self.table = table.select_columns([column]).cast_column(column, ImageColumn(decode=False))
         self.column = column
 
-    def _source(self, i: int) -> str | BytesIO:
+    def source(self, i: int) -> str | BytesIO:
         cell = self.table[int(self.rows[i])][self.column]
         if cell is None:
             raise BadImage(self.names[i], "the cell is empty")
         return cell["path"] if cell["bytes"] is None else BytesIO(cell["bytes"])
-
-    def read(self, i: int, at_least: int | None = None) -> np.ndarray:
-        return read_image(self._source(i), name=self.names[i], alpha=self.alpha, at_least=at_least)
-
-    def layout(self, i: int) -> Layout:
-        return read_layout(self._source(i), name=self.names[i], alpha=self.alpha)
-
-    def size(self, i: int) -> tuple[int, int]:
-        return read_size(self._source(i), name=self.names[i])
 
     def content(self) -> bytes:
         # Hashing every image would read the whole table; labels and row count are hashed already.
@@ -177,6 +211,22 @@ class HubImages(Images):
         for i in evenly(len(self), 64):
             digest.update(hashlib.sha256(self.read(i).data).digest())
         return digest.digest()
+
+
+@lru_cache(maxsize=1024)
+def _real_folder(folder: str) -> str:
+    return os.path.realpath(folder)
+
+
+def identify(path: str, *inside: object) -> bytes:
+    """16 bytes that name a file, or a place in it, as it is now: empty where there is none."""
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return b""
+    folder, name = os.path.split(path)
+    parts = (_real_folder(folder), name, found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino, *inside)
+    return hashlib.blake2b("\0".join(map(str, parts)).encode("utf-8", "surrogateescape"), digest_size=16).digest()
 
 
 def evenly(total: int, count: int) -> np.ndarray:
@@ -199,10 +249,15 @@ def read_image(
             _refuse_unsafe(image)
             if at_least and image.format in ("JPEG", "MPO"):
                 image.draft(None, (at_least, at_least))
-            if _is_stack(image):
-                _refuse_unsafe(image, _page_count(image))
-                return np.concatenate([_pixels(page, alpha=False) for page in _pages(image)], axis=-1)
-            return _pixels(ImageOps.exif_transpose(image), alpha)
+            return _all_pixels(image, alpha)
+
+
+def _all_pixels(image: Image.Image, alpha: bool) -> np.ndarray:
+    """The pixels of an image that is open, upright, or of all pages of a stack."""
+    if _is_stack(image):
+        _refuse_unsafe(image, _page_count(image))
+        return np.concatenate([_pixels(page, alpha=False) for page in _pages(image)], axis=-1)
+    return _pixels(ImageOps.exif_transpose(image), alpha)
 
 
 def read_layout(source: str | BytesIO, *, name: str | None = None, alpha: bool = False) -> Layout:
@@ -232,10 +287,11 @@ def read_size(source: str | BytesIO, *, name: str | None = None) -> tuple[int, i
             return (image.width, image.height) if lying else (image.height, image.width)
 
 
-def pillow_pixels(image: Image.Image, name: str) -> np.ndarray:
+def pillow_pixels(image: Image.Image, name: str, *, alpha: bool = False) -> np.ndarray:
     """An image that Pillow has opened already, as `read_image` would give it."""
     with _naming("", name):
-        return _pixels(ImageOps.exif_transpose(image), alpha=False)
+        _refuse_unsafe(image)
+        return _all_pixels(image, alpha)
 
 
 def fit_image(
@@ -381,19 +437,20 @@ def _naming(source: str | BytesIO, name: str | None) -> Iterator[None]:
         raise BadImage(name or str(source), reason) from error
 
 
-def _is_npy(source: str | BytesIO) -> TypeGuard[str]:
-    return isinstance(source, str) and source.lower().endswith(".npy")
+def _is_npy(source: str | BytesIO) -> bool:
+    return source.lower().endswith(".npy") if isinstance(source, str) else bytes(source.getbuffer()[:6]) == b"\x93NUMPY"
 
 
-def _open_npy(path: str) -> np.ndarray:
+def _open_npy(source: str | BytesIO) -> np.ndarray:
     """The array of a file, not read yet: a header that announces more than the file holds is refused, not made room for."""
     try:
-        with open(path, "rb") as file:
+        with open(source, "rb") if isinstance(source, str) else BytesIO(source.getbuffer()) as file:
             shape, dtype = read_array_header(file)
-            held = os.path.getsize(path) - file.tell()
+            begun = file.tell()
+            held = file.seek(0, os.SEEK_END) - begun
         if math.prod(shape) * dtype.itemsize > held or min(shape, default=0) < 0:
             raise ValueError(f"it announces the shape {shape}, but only {held:,} bytes follow")
-        array = np.load(path, allow_pickle=False, mmap_mode="r")
+        array = np.load(source, allow_pickle=False, mmap_mode="r" if isinstance(source, str) else None)
     except ValueError as error:
         if not any(sign in str(error) for sign in ("allow_pickle", "Python objects", "magic string")):
             raise

@@ -9,8 +9,8 @@ from weakref import WeakValueDictionary
 import numpy as np
 from PIL import Image
 
-from vitling.data.sources.files import Found
 from vitling.data.sources.images import ArrayImages, FileImages, Images, Layout, pillow_pixels
+from vitling.data.sources.tree import Found
 from vitling.errors import UserError
 
 PREFIX = "memory:"

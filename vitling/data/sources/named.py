@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vitling.data.sources.files import SPLITS, Found
 from vitling.data.sources.images import ArrayImages, FileImages, HubImages, Images
+from vitling.data.sources.tree import SPLITS, Found
 from vitling.data.splits import carve_validation
 from vitling.errors import UserError
 
@@ -62,10 +62,11 @@ NAMES = {"digits": "1,797 handwritten digits, 8 px, grey; embedded", **{n: row.a
 def match_name(data: str) -> str | None:
     """The dataset's name as we write it, for any mix of case, '-' and '_'; None if there is no such name."""
 
-    def plain(name: str) -> str:
-        return re.sub("[-_ ]", "", name).lower()
+    return next((name for name in NAMES if plain_name(name) == plain_name(data)), None)
 
-    return next((name for name in NAMES if plain(name) == plain(data)), None)
+
+def plain_name(name: str) -> str:
+    return re.sub("[-_ ]", "", name).lower()
 
 
 def read_named(name: str, root: str | None, download: bool) -> Found:
@@ -198,30 +199,18 @@ def _torchvision_images(source: Any, name: str, root: str) -> Images:
 
 def read_hub(address: str, download: bool) -> Found:
     """`owner/name`, `owner/name:config`, or a local path: a folder of save_to_disk, or one that load_dataset reads."""
-    try:
-        import datasets  # of the extra hub
-    except ImportError:
-        raise UserError(
-            f'hf:{address} needs the package datasets; install it with: pip install "vitling[hub]"'
-        ) from None
-
+    datasets = import_datasets(f"hf:{address}")
     if not address:
         raise UserError("hf: names no dataset; write hf:owner/name, or hf: and a folder")
     path, config = address, None
     if not os.path.exists(address) and ":" in address:
         path, config = address.rsplit(":", 1)
-    saved = any(os.path.isfile(os.path.join(path, name)) for name in ("dataset_dict.json", "state.json"))
-    try:
-        if saved:
+    with in_hub(datasets, f"hf:{address}"):
+        if is_saved_table(path):
             tables = datasets.load_from_disk(path)
         else:
             with _offline(datasets, not download):
                 tables = datasets.load_dataset(path, config)
-    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
-        why = re.sub(r"\s+", " ", str(error))[:200]
-        raise UserError(
-            f"hf:{address} could not be opened ({why}); check the name, the config and the network"
-        ) from error
     if isinstance(tables, datasets.Dataset):
         tables = {"train": tables}
 
@@ -233,8 +222,9 @@ def read_hub(address: str, download: bool) -> Found:
             notes.append(f"split '{given}' of hf:{address} left out")
     if "train" not in by_split:
         raise UserError(f"hf:{address} has no train split; its splits are: {', '.join(tables)}")
-    image, label = _hub_columns(by_split["train"], address)
-    class_names, number = _hub_classes(by_split, label)
+    image, label = hub_columns(by_split["train"], f"hf:{address}")
+    values = {value for table in by_split.values() for value in table.unique(label)}
+    class_names, number = hub_classes(by_split["train"].features[label], values)
     splits: dict[str, Images] = {}
     for split, table in by_split.items():
         labels = np.array([number(value) for value in table[label]], dtype=np.int64)
@@ -251,6 +241,29 @@ def read_hub(address: str, download: bool) -> Found:
     return Found(class_names, splits, notes)
 
 
+def import_datasets(address: str) -> Any:
+    try:
+        import datasets  # of the extra hub
+    except ImportError:
+        raise UserError(f'{address} needs the package datasets; install it with: pip install "vitling[hub]"') from None
+    return datasets
+
+
+@contextmanager
+def in_hub(datasets: Any, address: str) -> Iterator[None]:
+    """What the package cannot open, in one line."""
+    try:
+        yield
+    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+        why = re.sub(r"\s+", " ", str(error))[:200]
+        raise UserError(f"{address} could not be opened ({why}); check the name, the config and the network") from error
+
+
+def is_saved_table(path: str | os.PathLike) -> bool:
+    """Whether a folder was written by save_to_disk."""
+    return any(os.path.isfile(os.path.join(path, name)) for name in ("dataset_dict.json", "state.json"))
+
+
 @contextmanager
 def _offline(datasets: Any, offline: bool) -> Iterator[None]:
     """Use only the cache. The package has no argument for it: with any, it still asks the hub first."""
@@ -262,7 +275,7 @@ def _offline(datasets: Any, offline: bool) -> Iterator[None]:
         datasets.config.HF_HUB_OFFLINE = before
 
 
-def _hub_columns(table: Any, address: str) -> tuple[str, str]:
+def hub_columns(table: Any, address: str) -> tuple[str, str]:
     from datasets import ClassLabel, Image  # of the extra hub
 
     images = [name for name, feature in table.features.items() if isinstance(feature, Image)]
@@ -272,15 +285,14 @@ def _hub_columns(table: Any, address: str) -> tuple[str, str]:
     label = label or next(iter(usual), None)
     if not images or label is None:
         missing = "column of images" if not images else "column 'label'"
-        raise UserError(f"hf:{address} has no {missing}; its columns are: {', '.join(table.features)}")
+        raise UserError(f"{address} has no {missing}; its columns are: {', '.join(table.features)}")
     return images[0], label
 
 
-def _hub_classes(tables: dict[str, Any], label: str) -> tuple[list[str], Any]:
+def hub_classes(feature: Any, values: set[Any]) -> tuple[list[str], Any]:
     """Class names, and the function that numbers a cell; -1 stands for no label."""
-    names = getattr(tables["train"].features[label], "names", None)
-    if names:
+    if names := getattr(feature, "names", None):
         return list(names), lambda value: -1 if value is None else value
-    values = sorted({value for table in tables.values() for value in table.unique(label) if value not in (None, -1)})
-    number = {value: i for i, value in enumerate(values)}
-    return [str(value) for value in values], lambda value: number.get(value, -1)
+    known = sorted(value for value in values if value not in (None, -1))
+    number = {value: i for i, value in enumerate(known)}
+    return [str(value) for value in known], lambda value: number.get(value, -1)

@@ -55,14 +55,12 @@ class Channels(BlockMeasure):
             dead_channels,
             "Up to {value:.1%} of the channels of a block are dead.",
             "high",
-            "lower optim.lr or lengthen optim.warmup_epochs; a narrower network (model_args.embed_dim) loses nothing.",
         ),
         Indicator(
             "exploding channels",
             exploding_channels,
             "Up to {value:.1%} of the channels of a block dominate the others.",
             "high",
-            "lower optim.lr, or set optim.clip_grad=1.",
         ),
     )
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from vitling.diagnose.attention import check_grid
-from vitling.diagnose.indicator import LOCALITY, Indicator, first_quarter, mean_of
+from vitling.diagnose.indicator import Indicator, first_quarter, mean_of
 from vitling.diagnose.measures.measure import AttentionMeasure, Mean
 from vitling.diagnose.result import Diagnosis
 from vitling.models.inspect import AttentionLayout
@@ -81,7 +81,7 @@ class Distance(AttentionMeasure):
             early_distance,
             "The first quarter of its layers attends {value:.2f} times as far as uniform attention would.",
             "high",
-            f"early layers have not learned to look near; try {LOCALITY}.",
+            blocks=2,
         ),
     )
 
@@ -111,7 +111,7 @@ class Distance(AttentionMeasure):
     @staticmethod
     def parts(results: list[Diagnosis]) -> list:
         placed = {d.name: [a for a in d.measurements.attention if a.distance_of_image is not None] for d in results}
-        placed = {name: layers for name, layers in placed.items() if layers}
+        placed = {name: layers for name, layers in placed.items() if len(layers) > 1}
         if not placed:
             return []
         distances = {name: [a.distance_of_image.tolist() for a in layers] for name, layers in placed.items()}

@@ -33,7 +33,6 @@ class Diversity(AttentionMeasure):
             mean_diversity,
             "The heads of a layer differ by {value:.2f} on average (0: all do the same).",
             "low",
-            "heads repeat each other; try fewer (model_args.num_heads), or dhvt_nano, whose head tokens let heads interact.",
         ),
     )
 

@@ -30,6 +30,9 @@ class Entropy(AttentionMeasure):
 
     @staticmethod
     def parts(results: list[Diagnosis]) -> list:
-        entropy = {d.name: [a.entropy.tolist() for a in d.measurements.attention] for d in results}
+        layers = {d.name: d.measurements.attention for d in results if len(d.measurements.attention) > 1}
+        if not layers:
+            return []
+        entropy = {name: [a.entropy.tolist() for a in found] for name, found in layers.items()}
         svg = plots.head_values(entropy, y="entropy / nats")
         return [Chart(svg, "Entropy: low is focused attention, high is uniform attention.")]

@@ -89,9 +89,10 @@ class Mean:
 
 
 def layer_chart(layers: dict[str, list[Layer]], value: Callable[[Layer], float | None], y: str, caption: str) -> list:
-    """A chart of one number between 0 and 1 over depth, a line for each network by name; none where nothing was measured."""
+    """A chart of one number between 0 and 1 over depth, a line for each network with two layers or more."""
     series = {name: [value(layer) for layer in found] for name, found in layers.items()}
-    series = {name: values for name, values in series.items() if any(v is not None for v in values)}
+    # One layer is a number, not a curve: it stands in the table of numbers.
+    series = {name: values for name, values in series.items() if sum(v is not None for v in values) > 1}
     return [Chart(plots.layer_lines(series, y=y, unit=True), caption)] if series else []
 
 

@@ -7,11 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitling.diagnose.indicator import LOCALITY, Indicator, first_quarter, mean_of
+from vitling.diagnose.indicator import Indicator, first_quarter, mean_of
 from vitling.diagnose.measures.measure import BlockMeasure, blocks_of, layer_chart
 from vitling.diagnose.result import Diagnosis
 from vitling.errors import UserError
-from vitling.evaluation.intervals import wilson_interval
 from vitling.models.inspect import Layout
 
 
@@ -57,14 +56,6 @@ def early_probe(d: Diagnosis) -> float | None:
     return mean_of([b.probe.test_accuracy for b in first_quarter(d.measurements.blocks) if b.probe])
 
 
-def _interval(d: Diagnosis) -> tuple[float, float] | None:
-    accuracy = early_probe(d)
-    if accuracy is None:
-        return None
-    images = max(1, d.measurements.images // 2)  # half of them fit the probe
-    return wilson_interval(round(accuracy * images), images)
-
-
 class LinearProbe(BlockMeasure):
     """A probe on the mean token of each block; None without labels or with values that are not finite."""
 
@@ -74,9 +65,7 @@ class LinearProbe(BlockMeasure):
             early_probe,
             "A linear probe on the first quarter of its layers reaches an accuracy of {value:.0%}.",
             "low",
-            f"early layers hold little that separates the classes; try {LOCALITY}.",
-            interval=_interval,
-            of_the_data=True,
+            blocks=2,
         ),
     )
 

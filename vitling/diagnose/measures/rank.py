@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vitling.diagnose.indicator import LOCALITY, Indicator, first_quarter, mean_of
+from vitling.diagnose.indicator import Indicator, first_quarter, mean_of
 from vitling.diagnose.measures.measure import BlockMeasure, blocks_of, layer_chart
 from vitling.diagnose.result import Diagnosis
 from vitling.models.inspect import Layout
@@ -59,14 +59,14 @@ class Rank(BlockMeasure):
             early_rank,
             "The first quarter of its layers uses {value:.2f} of its channels (effective rank over channels).",
             "low",
-            f"early tokens repeat each other; try {LOCALITY}.",
+            blocks=2,
         ),
         Indicator(
             "late rank",
             late_rank,
             "The last block uses {value:.2f} of its channels.",
             "low",
-            "the network is wider than what it has learned; train longer, or lower model_args.embed_dim.",
+            blocks=2,
         ),
     )
 

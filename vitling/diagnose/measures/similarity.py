@@ -7,10 +7,7 @@ from vitling.diagnose.indicator import Indicator, mean_of
 from vitling.diagnose.measures.measure import BlockMeasure, Mean, blocks_of, layer_chart
 from vitling.diagnose.result import Diagnosis
 from vitling.errors import UserError
-from vitling.methods import find_remedies
 from vitling.models.inspect import Layout
-
-REMEDIES = ("fewer blocks (model_args.depth)", *find_remedies("similar tokens"))
 
 
 def token_similarity(tokens: Tensor) -> Tensor:
@@ -37,7 +34,6 @@ class Similarity(BlockMeasure):
             late_similarity,
             "Two tokens of an image have a cosine similarity of {value:.2f} after the last block.",
             "high",
-            f"tokens are smoothed into one; try {' or '.join(REMEDIES)}.",
         ),
     )
 

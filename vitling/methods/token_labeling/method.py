@@ -19,14 +19,14 @@ from vitling.data.pipeline.keeping import crops_show_whole_pictures
 from vitling.data.pipeline.preprocessing import as_size
 from vitling.data.pipeline.training_data import split_training
 from vitling.errors import UserError
-from vitling.methods.method import Batch
+from vitling.methods.method import Batch, Trial
 from vitling.methods.mixing import MixingMethod
-from vitling.methods.preparation import Preparation
+from vitling.methods.preparation import Preparation, cnn_recipe
 from vitling.methods.token_labeling.label_maps import LabelMaps
 from vitling.methods.token_labeling.relabeling import relabel as write_maps
 from vitling.methods.token_labeling.transport import transport_labels
 from vitling.models.contract import token_grid
-from vitling.models.lvvit import Box, mix_tokens, random_box
+from vitling.models.lvvit import Box, Mirror, flip_batch, mix_tokens, random_box
 from vitling.optim import parameter_groups
 from vitling.recipes import Optim, Recipe, replace
 from vitling.runs.opening import Source
@@ -46,7 +46,17 @@ class TokenLabeling(MixingMethod):
     """
 
     mixes_tokens = True
-    remedies: ClassVar = {"similar tokens": "which gives each token its own label"}
+    weighs_images = True
+    trial: ClassVar = Trial(
+        "token labels",
+        {"relabel": "auto"},
+        "a label for every patch, from a small CNN that is trained first",
+        "ten classes: 52.4 without, 47.1 with a weak annotator (docs/results.md); published gains are with a strong one (LV-ViT paper)",
+        weight=-1.0,
+        plain_weight=-1.0,
+        check_args={},
+        keeps_mixing=False,
+    )
 
     def __init__(
         self,
@@ -190,14 +200,18 @@ class TokenLabeling(MixingMethod):
     def token_losses(self, batch: Batch) -> tuple[dict[str, Tensor], Tensor, Tensor, Tensor]:
         """The weighted terms; and what they were computed from: images and labels as mixed, class logits."""
         images, target = batch["image"], self.targets(batch)
+        if "weight" in batch:  # cross-entropy is linear in the labels, however they are mixed afterwards
+            target = target * batch["weight"].to(target)[:, None, None]
         if self.mix.mixes:
             share, boxes = self.mix.draw(len(images), *images.shape[-2:])
             by_token = self.axes == "geometric" and self.label_tokens
             kept = token_shares(share, boxes, tuple(images.shape[-2:]), self.grid) if by_token else None
-            target = mix_targets(target, share, kept)
+            target = mix_targets(target, share, kept, self.partners.mirror)
             images = self.mix.mix_images(images, share, boxes)
         cls_logits, dense_logits, box = self.forward_tokens(images)
-        cls_term, dense_term = token_label_terms(cls_logits, dense_logits, target, box, self.grid, self.class_weights)
+        cls_term, dense_term = token_label_terms(
+            cls_logits, dense_logits, target, box, self.grid, self.class_weights, self.partners.mirror
+        )
         losses = {"cls_label": cls_term * self.cls_weight}
         if dense_term is not None:
             losses["token_labels"] = dense_term * self.dense_weight
@@ -205,22 +219,27 @@ class TokenLabeling(MixingMethod):
 
     def forward_tokens(self, images: Tensor) -> tuple[Tensor, Tensor | None, Box | None]:
         """Class logits, dense logits (B, N, classes) put back to the images they came from, and the box that was mixed."""
-        box = random_box(self.grid) if self.mix_token else None
+        with self.partners.drawing():
+            box = random_box(self.grid) if self.mix_token else None
         if self.has_own_head:
-            return self.model.forward_tokens(images, box)
+            return self.model.forward_tokens(images, box, self.partners.mirror)
         tokens = self.mixed_features(images, box)
         cls_logits = self.model.forward_head(tokens)
         if self.dense_head is None:
             return cls_logits, None, box
         dense_logits = self.dense_head(tokens[:, self.model.num_prefix_tokens :])
-        return cls_logits, dense_logits if box is None else mix_map(dense_logits, box, self.grid), box
+        if box is not None:
+            dense_logits = mix_map(dense_logits, box, self.grid, self.partners.mirror)
+        return cls_logits, dense_logits, box
 
     def mixed_features(self, images: Tensor, box: Box | None) -> Tensor:
         """The model's tokens, with the box exchanged where images become tokens, before positions are added."""
         if box is None:
             return self.model.forward_features(images)
         embedding = find_embedding(self.model)
-        hook = embedding.register_forward_hook(lambda module, args, output: mix_map(output, box, self.grid))
+        hook = embedding.register_forward_hook(
+            lambda module, args, output: mix_map(output, box, self.grid, self.partners.mirror)
+        )
         try:
             return self.model.forward_features(images)
         finally:
@@ -290,13 +309,14 @@ def token_label_terms(
     box: Box | None,
     grid: tuple[int, int],
     class_weights: Tensor | None = None,
+    mirror: Mirror = flip_batch,
 ) -> tuple[Tensor, Tensor | None]:
     """The two terms of the loss, without their weights; the second is None without dense logits."""
     cls_label = target if target.ndim == 2 else target[:, :, 1]
     if box is not None:
         top, left, bottom, right = box
         kept = 1 - (bottom - top) * (right - left) / (grid[0] * grid[1])  # the mean of M in eq. 10
-        cls_label = kept * cls_label + (1 - kept) * cls_label.flip(0)
+        cls_label = kept * cls_label + (1 - kept) * mirror(cls_label)
     cls_term = F.cross_entropy(cls_logits.float(), cls_label, weight=class_weights)
     if dense_logits is None:
         return cls_term, None
@@ -318,16 +338,18 @@ def smooth(labels: Tensor, label_smoothing: float) -> Tensor:
     return labels * (1 - label_smoothing) + label_smoothing / labels.shape[1]
 
 
-def mix_map(x: Tensor, box: Box, grid: tuple[int, int]) -> Tensor:
+def mix_map(x: Tensor, box: Box, grid: tuple[int, int], mirror: Mirror = flip_batch) -> Tensor:
     """`mix_tokens` for tokens (B, N, D), and for maps with their channels first or last."""
     if x.ndim == 3:
-        return mix_tokens(x.unflatten(1, grid), box).flatten(1, 2)
+        return mix_tokens(x.unflatten(1, grid), box, mirror).flatten(1, 2)
     if tuple(x.shape[2:]) == tuple(grid):
-        return mix_tokens(x.permute(0, 2, 3, 1), box).permute(0, 3, 1, 2)
-    return mix_tokens(x, box)
+        return mix_tokens(x.permute(0, 2, 3, 1), box, mirror).permute(0, 3, 1, 2)
+    return mix_tokens(x, box, mirror)
 
 
-def mix_targets(target: Tensor, share: Tensor, token_share: Tensor | None = None) -> Tensor:
+def mix_targets(
+    target: Tensor, share: Tensor, token_share: Tensor | None = None, mirror: Mirror = flip_batch
+) -> Tensor:
     """Labels (B, classes, 2 + N) of images that Mixup or CutMix mixed with their mirrors in the batch.
 
     `share` (B,) is what each image kept of itself, and `token_share` (B, N) what each of its tokens kept; else all equally.
@@ -336,7 +358,7 @@ def mix_targets(target: Tensor, share: Tensor, token_share: Tensor | None = None
     if token_share is not None:
         kept = torch.cat([kept[:, :, :2], token_share[:, None]], dim=2)
     kept = kept.to(target)
-    return target * kept + target.flip(0) * (1 - kept)
+    return target * kept + mirror(target) * (1 - kept)
 
 
 def token_shares(share: Tensor, boxes: Tensor, img_size: tuple[int, int], grid: tuple[int, int]) -> Tensor:
@@ -364,29 +386,19 @@ def find_embedding(model: nn.Module) -> nn.Module:
 
 
 def annotator_recipe(recipe: Recipe) -> Recipe:
-    """A small CNN on the same images, with the same ones held out: the validation split must not leak into labels."""
+    """A small CNN, at a size that it can see something at."""
     size = as_size(recipe.img_size) or (SMALL_IMAGE, SMALL_IMAGE)  # a resolved recipe has one
     epochs = recipe.method_args.get("annotator_epochs") or min(recipe.epochs, ANNOTATOR_EPOCHS)
     if min(size) < SMALLEST_IMAGE:
         scale = SMALLEST_IMAGE / min(size)
         height, width = (round(side * scale) for side in size)
         recipe = replace(recipe, img_size=(height, width), train_size=None)
-    return replace(
+    return cnn_recipe(
         recipe,
         model="diag_resnet18_nano" if max(size) <= SMALL_IMAGE else "resnet18",
-        model_args={},
-        method="supervised",
-        method_args=dict(label_smoothing=0.1),
-        init="",
-        freeze=(),
         epochs=epochs,
-        batch_size=min(recipe.batch_size, 128),
-        accumulate=1,
         optim=Optim(name="sgd", lr=0.05, weight_decay=5e-4, warmup_epochs=0.05 * epochs, min_lr=1e-4),
         augment=replace(recipe.augment, erase=0.0, repeats=1),
-        ema_decay=0.0,
-        patience_epochs=0,
-        compile="off",
     )
 
 

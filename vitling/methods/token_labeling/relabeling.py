@@ -88,10 +88,10 @@ def relabel(
     maps = _begin(out, header, callback)
     pixels_per_image = view.channels * math.prod(view.size)
     chunk = max(batch_size, CHUNK_BYTES // pixels_per_image // batch_size * batch_size)
-    agreed = seen = 0
+    agreed, seen, cache = 0, 0, (reading or Reading()).open_cache()
     while maps.done < len(images):
         part = images.subset(range(maps.done, min(maps.done + chunk, len(images))))
-        source = Resident(decode(part, **view.fit_args()), torch.as_tensor(part.labels))
+        source = Resident(decode(part, cache=cache, **view.fit_args()), torch.as_tensor(part.labels))
         found = []
         for logits, labels in evaluate_batches(
             model, source, view, function=partial(score_map, model), batch_size=batch_size

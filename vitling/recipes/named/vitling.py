@@ -33,6 +33,8 @@ def nano() -> Recipe:
         data="",
         epochs=100,
         batch_size=128,
+        # The rate ends at almost 0, so the last epoch is the best there is, and a small validation split does not know better.
+        keep="last_good",
         augment=Augment(crop="pad", crop_padding_mode="reflect", hflip=0.5),
         optim=MUON,
     )

@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vitling._deprecated import keep_old_names
 from vitling.callbacks import Callback
+from vitling.data.thumbnails import SIDE
 
-SIDE = 32  # of a thumbnail
 FREQUENCIES = 8  # kept per axis: 64 bits
 MOST_BITS = 12  # that the hashes of near-duplicates may differ in
 CANDIDATES = 4  # per image whose thumbnails are compared
@@ -21,6 +22,11 @@ EXACT = 0.01  # the same for images too small to distinguish a copy from a simil
 FEW_VALUES = 3 * 32 * 32  # pixels times channels below which an image is so small
 NOISE = 0.5  # grey levels: what varies less is flat
 BLOCK = 2048  # images compared with all others at once
+
+
+def allowed_difference(short_side: int, channels: int) -> float:
+    """How much near-duplicates may differ, by the size of the images: of tiny ones only copies count."""
+    return MAX_DIFFERENCE if short_side**2 * channels >= FEW_VALUES else EXACT
 
 
 def perceptual_hash(thumbnails: Tensor) -> Tensor:
@@ -93,3 +99,6 @@ def standardised(pixels: Tensor) -> Tensor:
     pixels = pixels.flatten(-3).float()
     centred = pixels - pixels.mean(dim=-1, keepdim=True)
     return centred / centred.square().mean(dim=-1, keepdim=True).sqrt().clamp(min=NOISE)
+
+
+keep_old_names(__name__)

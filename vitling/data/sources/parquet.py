@@ -1,0 +1,248 @@
+"""Parquet tables with encoded images: a column of bytes as pandas writes it, or of {bytes, path} as Hugging Face's datasets do.
+
+A table is read by row groups, the few last ones are kept. Whoever reads in the order of the rows reads each group once.
+"""
+
+import hashlib
+import json
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from vitling.data.sources.files import LABEL_COLUMNS
+from vitling.data.sources.images import BadImage, EncodedImages, Images, evenly, identify
+from vitling.data.sources.shards import is_number, short_names
+from vitling.data.sources.tree import SPLITS, Found
+from vitling.errors import UserError, first_line
+
+IMAGE_COLUMNS = ("image", "img", "picture", "image_bytes", "bytes", "content", "data", "jpg", "png")
+KEPT_GROUPS = 4
+LARGE_GROUP = 2**26  # bytes: what is read to reach one image
+
+
+class _Columns(NamedTuple):
+    image: str
+    label: str
+    split: str | None
+    names: list[str] | None  # of the classes, where the table's own description has them
+
+
+class ParquetImages(EncodedImages):
+    """The images of one split: row by row, those of the first file first."""
+
+    def __init__(self, paths: Sequence[Path], column: str, places: np.ndarray, labels: Any, names: Sequence[str]):
+        """`places` has a row per image: the number of its file, of its row group, and of its row in that."""
+        super().__init__(labels, names)
+        self.paths, self.column = [os.fspath(path) for path in paths], column
+        self.places = np.asarray(places, np.int64).reshape(-1, 3)
+        self._begin()
+
+    def _begin(self) -> None:
+        self.groups: OrderedDict[tuple[int, int], Any] = OrderedDict()
+        self.lock = threading.Lock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name not in ("groups", "lock")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._begin()
+
+    def _group(self, file: int, group: int) -> Any:
+        with self.lock:  # threads that want the same group wait for one of them
+            if (file, group) not in self.groups:
+                table = _open(self.paths[file]).read_row_group(group, columns=[self.column])
+                self.groups[file, group] = table.column(0)
+                while len(self.groups) > KEPT_GROUPS:
+                    self.groups.popitem(last=False)
+            self.groups.move_to_end((file, group))
+            return self.groups[file, group]
+
+    def encoded(self, i: int) -> bytes:
+        """The bytes of image i."""
+        file, group, row = self.places[self.rows[i]].tolist()
+        try:
+            cell = self._group(file, group)[row].as_py()
+        except (OSError, ValueError) as error:  # pyarrow's are among them
+            raise BadImage(self.names[i], first_line(error).rstrip(".")) from error
+        data = cell.get("bytes") if isinstance(cell, dict) else cell
+        if not data:
+            elsewhere = isinstance(cell, dict) and cell.get("path")
+            reason = f"only a path is stored, {cell['path']}, and no bytes" if elsewhere else "the cell is empty"
+            raise BadImage(self.names[i], reason)
+        return data
+
+    def source(self, i: int) -> BytesIO:
+        return BytesIO(self.encoded(i))
+
+    def identities(self) -> list[bytes]:
+        whole = [identify(path, self.column) for path in self.paths]
+        return [
+            whole[file] and whole[file][:8] + group.to_bytes(4, "little") + row.to_bytes(4, "little")
+            for file, group, row in self.places[self.rows].tolist()
+        ]
+
+    def content(self) -> bytes:
+        # Hashing every image would read all; the packed size of each group changes with what is in it.
+        digest = hashlib.sha256(repr([_group_sizes(path) for path in self.paths]).encode())
+        for i in evenly(len(self), 16):
+            try:
+                digest.update(self.encoded(i))
+            except BadImage as error:
+                digest.update(error.reason.encode())
+        return digest.digest()
+
+
+def read_parquet(splits: dict[str, list[Path]]) -> Found:
+    """The tables of each split; a column `split` divides them further."""
+    paths = [path for of_split in splits.values() for path in of_split]
+    columns = _find_columns(paths[0])
+    notes: list[str] = []
+    rows: dict[str, list[tuple[int, int, int, Any]]] = {}
+    for number, path in enumerate(paths):
+        given = next(split for split, of_split in splits.items() if path in of_split)
+        for row in _rows(path, columns, given):
+            rows.setdefault(row[0], []).append((number, *row[1:]))
+    if not rows:
+        raise UserError(f"{paths[0]} has no rows; write the table again")
+    class_names, label_number = _classes(paths[0], columns, [row[3] for found in rows.values() for row in found])
+    shown, sizes = short_names(paths), [_group_sizes(path) for path in paths]
+    starts = [np.cumsum([0, *(rows for rows, _ in of_file)]).tolist() for of_file in sizes]
+    found: dict[str, Images] = {}
+    for split in sorted(rows, key=("train", "val", "test").index):
+        labels = [label_number(row[3]) for row in rows[split]]
+        if all(label < 0 for label in labels):
+            notes.append(f"split '{split}' has no labels and was left out")
+            continue
+        if missing := sum(label < 0 for label in labels):
+            raise UserError(
+                f"{paths[rows[split][0][0]]}: {missing} images of split '{split}' have no label in {columns.label}"
+            )
+        places = np.array([row[:3] for row in rows[split]], np.int64)
+        names = [f"{shown[paths[file]]}[{starts[file][group] + row}]" for file, group, row in places.tolist()]
+        found[split] = ParquetImages(paths, columns.image, places, labels, names)
+    large = max(size for of_file in sizes for _, size in of_file)
+    if large > LARGE_GROUP:
+        notes.append(
+            f"a row group takes {large / 2**20:,.0f} MB, which are read to reach one image where they are not kept; "
+            "smaller ones are faster: write the table with row_group_size=1000"
+        )
+    return Found(class_names, found, notes)
+
+
+def _open(path: str | os.PathLike) -> Any:
+    try:
+        import pyarrow.parquet  # of the extra parquet
+    except ImportError:
+        raise UserError(f'{path} needs the package pyarrow; install it with: pip install "vitling[parquet]"') from None
+    try:
+        return pyarrow.parquet.ParquetFile(path)
+    except (pyarrow.ArrowException, OSError, ValueError) as error:
+        raise UserError(
+            f"{path} is not a whole parquet file ({first_line(error)[:-1]}); copy or download it again"
+        ) from error
+
+
+def _group_sizes(path: str | os.PathLike) -> list[tuple[int, int]]:
+    """Rows and bytes of each row group."""
+    metadata = _open(path).metadata
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    return [(group.num_rows, group.total_byte_size) for group in groups]
+
+
+def _rows(path: Path, columns: _Columns, given: str) -> list[tuple[str, int, int, Any]]:
+    """Split, row group, row in it and label of every row. The images are not read."""
+    file = _open(path)
+    wanted = [column for column in (columns.label, columns.split) if column]
+    if missing := [column for column in (columns.image, *wanted) if column not in file.schema_arrow.names]:
+        raise UserError(f"{path} has no column {missing[0]}, which the first table has; its columns are: {_list(file)}")
+    rows = []
+    for group in range(file.metadata.num_row_groups):
+        try:
+            table = file.read_row_group(group, columns=wanted)
+        except (OSError, ValueError) as error:
+            raise UserError(
+                f"{path} is corrupted in row group {group} ({first_line(error)[:-1]}); copy or download it again"
+            ) from error
+        labels = table.column(columns.label).to_pylist()
+        splits = table.column(columns.split).to_pylist() if columns.split else [given] * len(labels)
+        for row, (label, split) in enumerate(zip(labels, splits, strict=True)):
+            if str(split).lower() not in SPLITS:
+                raise UserError(f"{path}: split '{split}' of row {row} is not one of {', '.join(SPLITS)}")
+            rows.append((SPLITS[str(split).lower()], group, row, label))
+    return rows
+
+
+def _find_columns(path: Path) -> _Columns:
+    import pyarrow.types as kinds  # of the extra parquet; `_open` explains where it is absent
+
+    file = _open(path)
+    schema = file.schema_arrow
+    names = {name.lower(): name for name in schema.names}
+
+    def has_images(name: str) -> bool:
+        kind = schema.field(name).type
+        if kinds.is_struct(kind):
+            return any(kind.field(i).name == "bytes" for i in range(kind.num_fields))
+        return kinds.is_binary(kind) or kinds.is_large_binary(kind)
+
+    images = [name for name in schema.names if has_images(name)]
+    image = next((names[name] for name in IMAGE_COLUMNS if names.get(name) in images), None)
+    image = image or (images[0] if len(images) == 1 else None)
+    if image is None:
+        what = f"several columns of bytes ({', '.join(images)})" if images else "no column of image bytes"
+        raise UserError(
+            f"{path} has {what}; its columns are: {_list(file)}. Call one image, with the bytes of an encoded image in each cell"
+        )
+    features = _features(schema)
+    classes = [name for name, entry in features.items() if entry.get("_type") == "ClassLabel" and name in schema.names]
+    usual = [names[name] for name in (*LABEL_COLUMNS, "labels", "fine_label", "cls") if name in names]
+    label = next((name for name in usual if name in classes), classes[0] if len(classes) == 1 else None)
+    label = label or next(iter(usual), None)
+    if label is None:
+        raise UserError(f"{path} has no column label (or class, target); its columns are: {_list(file)}. Rename one")
+    class_names = features.get(label, {}).get("names") if label in classes else None
+    return _Columns(image, label, names.get("split"), class_names if isinstance(class_names, list) else None)
+
+
+def _list(file: Any) -> str:
+    return ", ".join(file.schema_arrow.names) or "none"
+
+
+def _features(schema: Any) -> dict[str, dict]:
+    """What Hugging Face's datasets writes about the columns; nothing in tables of others."""
+    try:
+        features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+        return {name: entry for name, entry in features.items() if isinstance(entry, dict)}
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError):
+        return {}
+
+
+def _classes(path: Path, columns: _Columns, labels: list[Any]) -> tuple[list[str], Any]:
+    """Class names, and the function that numbers a cell; -1 stands for no label."""
+    if wrong := next((x for x in labels if not isinstance(x, int | str | bytes | None)), None):
+        raise UserError(f"{path}: {columns.label} holds {wrong!r:.40}; class names or integers are expected")
+    if columns.names is not None:
+        names = list(map(str, columns.names))
+        numbers = [label for label in labels if isinstance(label, int)]
+        if max(numbers, default=0) >= len(names):
+            raise UserError(
+                f"{path}: {columns.label} goes up to {max(numbers)}, but only {len(names)} classes are named"
+            )
+        return names, lambda label: label if isinstance(label, int) and label >= 0 else -1
+    texts = {label: _text(label) for label in set(labels)}
+    different = sorted({t for t in texts.values() if t}, key=lambda t: (0, int(t), t) if is_number(t) else (1, 0, t))
+    number = {text: i for i, text in enumerate(different)}
+    return different, lambda label: number.get(texts[label], -1)
+
+
+def _text(label: Any) -> str:
+    """A label in words; empty for none, which is -1 too where labels are numbers."""
+    text = label.decode("utf-8", "replace") if isinstance(label, bytes) else "" if label is None else str(label)
+    return "" if text == "-1" else text.strip()

@@ -1,0 +1,1 @@
+"""Finding out on the user's own data what makes a run better."""
