@@ -50,6 +50,13 @@ def test_a_run_ends_with_its_budget_however_fast_the_steps_are(slower):
     assert looks(keeper, 0.1 * slower, validation=slower) == pytest.approx(200, rel=0.02)
 
 
+def test_what_follows_the_training_gets_more_time_on_a_machine_that_became_slower():
+    steps = steps_within(SPEED, 200 - 5 - 1)
+    keeper = Timekeeper.begin(Course.straight(steps), SPEED, 200.0, reserve=10.0)
+    ended = looks(keeper, 0.3, validation=3.0)
+    assert ended + 3 * keeper.reserve == pytest.approx(200 + keeper.reserve, rel=0.02)
+
+
 def test_recorded_looks_are_repeated_before_new_ones_are_taken():
     keeper = Timekeeper.begin(Course.straight(970), SPEED, 200.0)
     records = []

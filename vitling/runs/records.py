@@ -115,13 +115,17 @@ class SpeedRecord(TypedDict):
     threads: Annotated[int, Range(0, 100_000)]
 
 
-class FirstBudgetRecord(BudgetRecord):
-    """The line of budget.jsonl with which a part of a run begins."""
-
+class _FirstBudget(BudgetRecord):
     part: Count
     every: Count
     seconds_allowed: Positive
     speed: SpeedRecord
+
+
+class FirstBudgetRecord(_FirstBudget, total=False):
+    """The line of budget.jsonl with which a part of a run begins."""
+
+    reserve_seconds: Seconds  # not in runs of earlier versions
 
 
 class CheckpointEntry(TypedDict):

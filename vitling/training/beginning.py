@@ -242,7 +242,7 @@ def _fit_to_budget(setup: Setup, state: State, settings: Settings, callback: Cal
         state.course.move_end(state.step, state.step + steps)
     shown = steps / setup.steps_per_epoch
     callback.log(f"a step takes {1000 * speed.step:.0f} ms, so the budget allows {shown:.3g} epochs")
-    return Timekeeper.begin(state.course, speed, budget - settings.reserve_seconds)
+    return Timekeeper.begin(state.course, speed, budget - settings.reserve_seconds, settings.reserve_seconds)
 
 
 def _first_look(state: State, timekeeper: Timekeeper) -> dict:
@@ -253,6 +253,7 @@ def _first_look(state: State, timekeeper: Timekeeper) -> dict:
         "part": state.part,
         "every": timekeeper.every,
         "seconds_allowed": timekeeper.seconds,
+        "reserve_seconds": timekeeper.reserve,
         "speed": asdict(timekeeper.speed),
     }
 
@@ -263,7 +264,14 @@ def _resumed_timekeeper(run: Run, state: State) -> Timekeeper:
     first = looks[0]
     later = [look for look in looks[1:] if look["step"] >= state.step]
     speed = Speed.from_dict(first["speed"])
-    return Timekeeper(state.course, speed, first["seconds_allowed"], every=first["every"], recorded=later)
+    return Timekeeper(
+        state.course,
+        speed,
+        first["seconds_allowed"],
+        every=first["every"],
+        recorded=later,
+        reserve=first.get("reserve_seconds", 0.0),
+    )
 
 
 def _read_data(

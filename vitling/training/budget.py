@@ -87,17 +87,29 @@ class Timekeeper:
 
     Every look is recorded, whether it moved the end or not. A run that was killed after its last checkpoint repeats the
     recorded ones, so it is the same run up to the last look of the process that was killed.
+
+    `reserve` are seconds behind `seconds`, for what follows the training: where steps have become slower, that will be slower too.
     """
 
-    def __init__(self, course: Course, speed: Speed, seconds: float, *, every: int, recorded: list[dict]):
-        self.course, self.speed, self.seconds, self.every = course, speed, seconds, every
+    def __init__(
+        self,
+        course: Course,
+        speed: Speed,
+        seconds: float,
+        *,
+        every: int,
+        recorded: list[dict],
+        reserve: float = 0.0,
+    ):
+        self.course, self.speed, self.seconds, self.every, self.reserve = course, speed, seconds, every, reserve
         self.recorded = {look["step"]: look["end"] for look in recorded}
         self.last: tuple[int, float] | None = None  # step and time of this process's last look
         self.validating = 0.0  # seconds, since then
 
     @classmethod
-    def begin(cls, course: Course, speed: Speed, seconds: float) -> "Timekeeper":
-        return cls(course, speed, seconds, every=max(1, round(LOOK_SHARE * seconds / speed.step)), recorded=[])
+    def begin(cls, course: Course, speed: Speed, seconds: float, reserve: float = 0.0) -> "Timekeeper":
+        every = max(1, round(LOOK_SHARE * seconds / speed.step))
+        return cls(course, speed, seconds, every=every, recorded=[], reserve=reserve)
 
     def is_due(self, step: int) -> bool:
         return step < self.course.end and (step - self.course.start) % self.every == 0
@@ -122,5 +134,6 @@ class Timekeeper:
 
     def _affordable_end(self, step: int, seconds: float, last_step: int, last_seconds: float) -> int:
         pace = (seconds - last_seconds - self.validating) / (step - last_step)
-        left = self.seconds - self.speed.validation - seconds
+        slower = max(0.0, pace / self.speed.step - 1)
+        left = self.seconds - slower * self.reserve - self.speed.validation - seconds
         return step + max(1, steps_within(replace(self.speed, step=pace), left))
