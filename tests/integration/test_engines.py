@@ -166,7 +166,7 @@ sys.argv = ["vitling", "study", {str(tmp_path / "endless.yaml")!r}, "--on", "ray
             "--out", {str(tmp_path / "out")!r}]
 main()
 """
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert ended.returncode == 130, ended.stdout + ended.stderr
     assert "the same command resumes" in ended.stderr
     run = Study(tmp_path / "out").runs["endless", 1.0, 0]
