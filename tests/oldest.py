@@ -11,7 +11,7 @@ except ModuleNotFoundError:  # Python 3.10
 project = tomllib.loads(Path(__file__).parents[1].joinpath("pyproject.toml").read_text(encoding="utf-8"))["project"]
 for group in [project["dependencies"], *project["optional-dependencies"].values()]:
     for requirement in group:
-        bound = re.fullmatch(r"([\w-]+)>=([\w.]+)", requirement)
+        bound = re.fullmatch(r"([\w-]+)(?:\[[\w,]+\])?>=([\w.]+)", requirement)
         if bound:
             print("{}=={}".format(*bound.groups()))
         elif not requirement.startswith("vitling["):

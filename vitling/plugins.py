@@ -9,6 +9,7 @@ import hashlib
 import keyword
 import os
 import shlex
+import stat
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -172,20 +173,43 @@ def unpack_plugins(packed: Iterable[dict[str, Any]]) -> None:
             raise UserError(
                 f"the package {item['package']} with a plug-in is not installed on this machine ({os.uname().nodename})."
             )
-        if Path(item["source"]).exists() or not os.path.isabs(item["source"]):
+        is_module = not os.path.isabs(item["source"])
+        if _is_found(item["name"]) if is_module else Path(item["source"]).exists():
             plugin = import_plugin(item["source"])
         else:
-            folder = Path(tempfile.gettempdir()) / f"vitling-plugin-{os.getuid()}-{item['sha256'][:16]}"
-            for name, text in item["files"].items():
-                assert not PurePosixPath(name).is_absolute()
-                assert ".." not in PurePosixPath(name).parts
-                write_bytes(folder / name, text.encode())
-            first = folder / item["name"]
-            plugin = import_plugin(first if first.is_dir() else first.with_suffix(".py"))
+            folder = _write_out(item)
+            if is_module:
+                sys.path.append(str(folder))
+                invalidate_caches()
+                plugin = import_plugin(item["name"])
+            else:
+                first = folder / item["name"]
+                plugin = import_plugin(first if first.is_dir() else first.with_suffix(".py"))
         if plugin.sha256 != item["sha256"]:
             raise UserError(
                 f"the plug-in {item['source']} is another one on this machine ({os.uname().nodename}); copy it there again."
             )
+
+
+def _write_out(item: dict[str, Any]) -> Path:
+    """The files of a plug-in that is not on this machine, in a folder that nobody else can write to."""
+    folder = Path(tempfile.gettempdir()) / f"vitling-plugin-{os.getuid()}-{item['sha256'][:16]}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise UserError(f"{folder} belongs to somebody else, who could change a plug-in in it; remove it.")
+    for name, text in item["files"].items():
+        assert not PurePosixPath(name).is_absolute()
+        assert ".." not in PurePosixPath(name).parts
+        write_bytes(folder / name, text.encode())
+    return folder
+
+
+def _is_found(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ImportError:  # of the packages that it lies in
+        return False
 
 
 # -- importing ---------------------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ def test_the_plug_in_of_the_page_works_from_an_empty_folder_to_a_package(tmp_pat
         done = run(command)
         assert done.returncode == 0, f"{command}: {done.stderr}"
     refused = run("vitling evaluate run")
-    said = next(text for text in blocks("text") if text.startswith("error: run needs data stripes"))
+    said = next(text for text in blocks("text") if text.startswith("error: run needs model striped_vit_test"))
     assert (refused.returncode, hide(refused.stderr)) == (2, hide(said))
     for command in installed:
         done = run(command)

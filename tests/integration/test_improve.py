@@ -193,6 +193,20 @@ def test_several_trials_at_a_time_in_processes_of_their_own(poor, tmp_path):
     assert all("scores" in entry for entry in result.rounds)
 
 
+def test_trials_on_an_engine_keep_their_seconds_there_and_the_winner_is_trained_here(poor, tmp_path):
+    on = dict(jobs=2, engine="slurm:cluster=local,time=60")
+    result = vitling.improve(poor.path, 100.0, tmp_path / "out", **on, settings=Settings(checkpoint_seconds=1.0))
+    trials = [Run(path.parent) for path in result.folder.glob("round-*/runs/**/run.json")]
+    assert trials
+    for trial in trials:
+        number = int(trial.path.relative_to(result.folder).parts[0].removeprefix("round-"))
+        assert trial.info["asked"]["budget"] == f"{result.rounds[number - 1]['seconds']:g}s"
+        assert trial.info["environment"]["threads"] == 1  # theirs, not what this machine would share among two
+    assert not [entry["failures"] for entry in result.rounds if entry["failures"]]
+    assert result.finished
+    assert not list(result.folder.glob("round-*/.vitling-jobs-*"))
+
+
 def test_data_in_place_of_a_run_is_planned_trained_and_improved(tmp_path):
     result = vitling.improve("digits", 80.0, tmp_path / "out", settings=Settings(**ONE_THREAD))
     start = Run(tmp_path / "out" / "start")
@@ -211,6 +225,8 @@ def test_data_in_place_of_a_run_is_planned_trained_and_improved(tmp_path):
         (["nowhere", "--budget", "1h"], "unknown dataset 'nowhere'"),
         (["RUN", "--budget", "1h", "--init", "nothing.safetensors"], "no model at nothing.safetensors"),
         (["RUN", "--budget", "1h", "--jobs", "0"], "0 is not in the range"),
+        (["RUN", "--budget", "1h", "--on", "moon"], "unknown engine 'moon'"),
+        (["RUN", "--budget", "1h", "--on", "slurm:time=soon,cluster=local"], "time=soon is not a number of minutes"),
         (["RUN", "--budget", "1h", "--out", "RUN/inside"], "lies in the run that is improved"),
         (["RUN", "--budget", "1h", "--out", "FILE"], "is a file"),
     ],

@@ -1,10 +1,12 @@
 """Engines: what is refused before anything is trained."""
 
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from vitling.callbacks import Callback
 from vitling.errors import UserError
 from vitling.recipes import Recipe
 from vitling.studies.engines import create_engine
@@ -37,6 +39,31 @@ def test_an_address_that_is_none_of_ray_is_refused(on):
     pytest.importorskip("ray", reason="the package ray, which is an extra, is not installed")
     with pytest.raises(UserError, match="write ray for the cluster of this machine, or ray://HOST:10001"):
         create_engine(on)
+
+
+def test_a_ray_node_without_vitling_is_one_line_and_not_tried_again(tmp_path, monkeypatch):
+    ray = pytest.importorskip("ray", reason="the package ray, which is an extra, is not installed")
+    trace = "Traceback (most recent call last):\nModuleNotFoundError: No module named 'vitling'"
+    died = ray.exceptions.ActorDiedError(
+        ray.exceptions.RayTaskError("Trial.__init__", trace, RuntimeError(), ip="1.2.3.4")
+    )
+    begun = []
+
+    def begin(actor, callback):
+        begun.append(actor)
+        raise died
+
+    engine = create_engine("ray")
+    monkeypatch.setattr(engine, "_watch", begin)
+    actors = SimpleNamespace(options=lambda **asked: SimpleNamespace(remote=lambda job: "the actor"))
+    engine.ray = SimpleNamespace(
+        exceptions=ray.exceptions, nodes=list, remote=lambda kind: actors, is_initialized=lambda: False
+    )
+    with pytest.raises(
+        UserError, match=r"could not begin the run \(ModuleNotFoundError: No module named 'vitling'\); install"
+    ):
+        engine.complete_run(Recipe(), tmp_path / "run", split="val", settings=Settings(), callback=Callback())
+    assert begun == ["the actor"]
 
 
 @pytest.mark.parametrize(("on", "package"), [("ray", "ray"), ("ray://head:10001", "ray"), ("slurm", "submitit")])

@@ -1,6 +1,7 @@
 """Plug-ins: code of a user's own, imported when the user says so, and recorded."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -83,8 +84,6 @@ def write_plugin(folder: Path, name: str) -> Path:
 
 def start(*words, cwd, **environment) -> subprocess.CompletedProcess:
     """The command in a process of its own, which has imported nothing."""
-    import os
-
     command = [sys.executable, "-m", "vitling", *map(str, words)]
     where = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(vitling.__file__).parents[1]), **environment}
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, env=where)
@@ -229,6 +228,29 @@ def test_plug_ins_travel_with_their_text_to_machines_that_lack_the_file(tmp_path
     done = subprocess.run([sys.executable, "-c", code.format(unpacking)], input=packed, capture_output=True, text=True)
     assert done.stdout.strip() == "traveller_test", done.stderr
     assert unpack_plugins([item for item in pack_plugins() if item["name"] == "traveller"]) is None
+
+
+@pytest.mark.slow
+def test_a_module_travels_with_its_package_and_is_not_written_where_others_can_change_it(tmp_path):
+    write_plugin(tmp_path / "here" / "wandering", "inner")
+    (tmp_path / "here" / "wandering" / "__init__.py").write_text("")
+    (tmp_path / "temporary").mkdir()
+    code = "import sys, json; from vitling.plugins import *; {}"
+
+    def run(text: str, stdin: str = "", *paths: Path) -> subprocess.CompletedProcess:
+        path = os.pathsep.join(map(str, [Path(vitling.__file__).parents[1], *paths]))
+        where = {**os.environ, "PYTHONPATH": path, "TMPDIR": str(tmp_path / "temporary")}
+        words = [sys.executable, "-c", code.format(text)]
+        return subprocess.run(words, input=stdin, capture_output=True, text=True, env=where, cwd=tmp_path)
+
+    packing = "import_plugin('wandering.inner'); print(json.dumps(pack_plugins()))"
+    packed = run(packing, "", tmp_path / "here").stdout
+    unpacking = "unpack_plugins(json.load(sys.stdin)); print(*provided('model'))"
+    done = run(unpacking, packed)
+    assert done.stdout.strip() == "inner_test", done.stderr
+    (folder,) = (tmp_path / "temporary").glob("vitling-plugin-*")
+    folder.chmod(0o777)
+    assert "belongs to somebody else, who could change a plug-in in it" in run(unpacking, packed).stderr
 
 
 @pytest.mark.slow

@@ -165,6 +165,21 @@ def test_an_object_that_was_changed_is_refused(machine, url):
     assert json.loads(storage.cat_file(f"{root}/manifest.json"))["number"] == 1
 
 
+def test_an_object_that_is_gone_is_one_line_and_nothing_is_published_without_it(machine, url):
+    here = Mirror(url)
+    write_text(here.folder / "run.json", "{}")
+    here.publish()
+    storage, root = fsspec.core.url_to_fs(url)
+    (path,) = [path for path in storage.find(root) if "/files/" in path]
+    storage.rm_file(path)
+    machine("second")
+    there = Mirror(url)
+    with pytest.raises(UserError, match=r"run.json of .* is not there, though its manifest names it"):
+        there.fetch()
+    there.publish()
+    assert json.loads(storage.cat_file(f"{root}/manifest.json"))["number"] == 1
+
+
 def test_storage_that_does_not_exist_or_lacks_its_package_is_one_line(machine):
     with pytest.raises(UserError, match="fsspec knows no storage moon://"):
         Run("moon://base/run")

@@ -3,6 +3,7 @@
 import io
 import json
 import pickle
+import sys
 import tarfile
 
 import numpy as np
@@ -210,6 +211,15 @@ def test_tables_that_cannot_be_read_say_why(tmp_path):
     assert "1 images of split 'train' have no label" in message(path)
     pq.write_table(pyarrow.table({"image": [png(), png(), None, png()], "label": [0, 1, 1, 0]}), path)
     assert "a.parquet[2]: the cell is empty" in message(path)
+    pq.write_table(pyarrow.table({"image": [png()] * 4, "label": [0.0, 1.0, 0.0, 1.0]}), path)
+    assert "label holds 0.0; class names or integers are expected" in message(path)
+
+
+def test_a_table_without_pyarrow_is_one_line_with_the_extra(tmp_path, monkeypatch):
+    path = pandas_table(tmp_path / "a.parquet")
+    for name in [name for name in sys.modules if name.partition(".")[0] == "pyarrow"]:
+        monkeypatch.setitem(sys.modules, name, None)  # as if it were not installed
+    assert 'needs the package pyarrow; install it with: pip install "vitling[parquet]"' in message(path)
 
 
 # --- Kaggle's lists, saved datasets -----------------------------------------------------------------------------------

@@ -290,6 +290,12 @@ def test_what_a_server_does_not_have_is_one_line(server, remote):
         (folder / "train-001.tar").write_bytes(whole[:length])
         said = message(remote)
         assert "train-001.tar" in said or "shard 1" in said
+    with tarfile.open(fileobj=io.BytesIO(whole)) as archive:
+        middle = archive.getmembers()[len(archive.getmembers()) // 2].offset
+    (folder / "train-001.tar").write_bytes(
+        whole[:middle] + b"?" * 512 + whole[middle + 512 :]
+    )  # a header in the middle
+    assert f"train-001.tar is damaged at byte {middle:,}" in message(remote)
     assert "download anything else" in message(address + "/photos.zip")
 
 

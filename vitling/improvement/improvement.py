@@ -30,6 +30,7 @@ from vitling.recipes import Recipe, from_dict, override, save_recipe, scale_epoc
 from vitling.reports.page import is_page, write_page
 from vitling.runs.opening import find_kind
 from vitling.runs.run import Run, environment, load_run
+from vitling.studies.engines import create_engine
 from vitling.studies.study import Study, study
 from vitling.training.beginning import train
 from vitling.training.settings import Settings
@@ -101,11 +102,16 @@ def improve(
         if state.finished:
             callback.log(f"{folder} is finished already.")
             return state
+        with create_engine(engine, gpus_per_trial) as found:
+            found.open(folder)  # before anything is trained: there may be no such cluster
         place.remove_leftovers()
         clock = Clock(folder, budget_seconds, settings.began)
         process = _Process(state, clock, is_run, str(source), seeds, jobs, init, list(changes), settings, callback)
         process.asked = asked
         process.engine = dict(engine=engine, gpus_per_trial=gpus_per_trial)
+        process.in_children = jobs > 1 or not found.is_here
+        if not found.is_here:  # what this machine has to share is none of theirs
+            process.trial_settings = replace(process.trial_settings, threads=settings.threads or 1)
         try:
             process.run()
         finally:
@@ -119,6 +125,7 @@ class _Process:
 
     asked: dict[str, Any]
     engine: dict[str, Any]  # where trials are trained
+    in_children: bool  # rather than in this process
 
     def __init__(
         self,
@@ -316,7 +323,7 @@ class _Process:
     def _plan(self, baseline: Candidate, found: list[Candidate]) -> tuple[Bracket, list[Candidate], list[Omitted]]:
         """How many of the candidates the time allows: the first ones of the list."""
         seconds = SEARCH_SHARE * self._for_training()
-        overhead = CHILD_SECONDS if self.jobs > 1 else OVERHEAD_SECONDS
+        overhead = CHILD_SECONDS if self.in_children else OVERHEAD_SECONDS
         epochs = LEAST_ROUND_SECONDS / 2 + LEAST_ROUND_EPOCHS * self.images / self.rate
         bracket = None
         for least in (max(LEAST_ROUND_SECONDS, epochs), LEAST_ROUND_SECONDS):
@@ -345,7 +352,7 @@ class _Process:
         names = list(candidates)
         for number in range(len(bracket.sizes)):
             if number == len(self.state.rounds):
-                overhead = CHILD_SECONDS if self.jobs > 1 else OVERHEAD_SECONDS
+                overhead = CHILD_SECONDS if self.in_children else OVERHEAD_SECONDS
                 if number == 0:
                     record["search_until"] = self.clock.spent + SEARCH_SHARE * self._for_training()
                 left = record["search_until"] - self.clock.spent

@@ -93,10 +93,16 @@ class Mirror:
     def _fetch_file(self, name: str, entry: FileEntry) -> None:
         digest = hashlib.sha256()
         with replacing(self.folder / name) as temporary, self._explained(f"reading {name} of"):
-            with self.storage.open(self._object(name, entry), "rb") as there, open(temporary, "wb") as here:
-                while block := there.read(1 << 20):
-                    digest.update(block)
-                    here.write(block)
+            try:
+                with self.storage.open(self._object(name, entry), "rb") as there, open(temporary, "wb") as here:
+                    while block := there.read(1 << 20):
+                        digest.update(block)
+                        here.write(block)
+            except FileNotFoundError:
+                raise UserError(
+                    f"{name} of {self.url} is not there, though its manifest names it; where the run is being written, try again, else "
+                    "restore it."
+                ) from None
             if digest.hexdigest() != entry["sha256"]:
                 raise UserError(f"{name} of {self.url} is corrupted: it is not what its manifest says; restore it.")
 

@@ -180,9 +180,9 @@ def _rows(path: Path, columns: _Columns, given: str) -> list[tuple[str, int, int
 
 
 def _find_columns(path: Path) -> _Columns:
-    import pyarrow.types as kinds  # of the extra parquet; `_open` explains where it is absent
+    file = _open(path)  # which explains where there is no pyarrow
+    import pyarrow.types as kinds  # of the extra parquet
 
-    file = _open(path)
     schema = file.schema_arrow
     names = {name.lower(): name for name in schema.names}
 
@@ -226,8 +226,8 @@ def _features(schema: Any) -> dict[str, dict]:
 
 def _classes(path: Path, columns: _Columns, labels: list[Any]) -> tuple[list[str], Any]:
     """Class names, and the function that numbers a cell; -1 stands for no label."""
-    if wrong := next((x for x in labels if not isinstance(x, int | str | bytes | None)), None):
-        raise UserError(f"{path}: {columns.label} holds {wrong!r:.40}; class names or integers are expected")
+    if wrong := [x for x in labels if not isinstance(x, int | str | bytes | None)]:
+        raise UserError(f"{path}: {columns.label} holds {wrong[0]!r:.40}; class names or integers are expected")
     if columns.names is not None:
         names = list(map(str, columns.names))
         numbers = [label for label in labels if isinstance(label, int)]

@@ -30,6 +30,7 @@ from vitling.files import replacing
 
 HUB = "hf-stream:"
 RECENT_BYTES = 2**27  # encoded images that were passed and may be asked for next, as by several threads
+REMEMBERED_BYTES = 2**15  # of a tar; tarfile reads 10 KB at a time
 HEADS_OF = 64  # shards of which a sample is taken
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
@@ -300,7 +301,7 @@ class RemoteTar:
                     images = [(member.name, content) for member, content in files if is_image(member.name)]
                     if images:
                         yield label_of(self.address, key, {m.name: content for m, content in files}), images[0][1]
-            file.finish(self.address)
+            file.check_end(archive.offset, self.address)
 
     def _files(self, archive: tarfile.TarFile) -> Iterator[tuple[Member, bytes]]:
         for entry in archive:
@@ -322,21 +323,23 @@ class RemoteTar:
 
 
 class _Ending:
-    """A file that remembers its last bytes, by which a tar that was cut short is known."""
+    """A file that remembers what was read last, by which a tar that was cut short or damaged is known: tarfile takes either for its end."""
 
     def __init__(self, stream: IO[bytes]):
-        self.stream, self.last = stream, b""
+        self.stream, self.last, self.read_bytes = stream, b"", 0
 
     def read(self, size: int) -> bytes:
         data = self.stream.read(size)
-        self.last = (self.last + data)[-512:]
+        self.last, self.read_bytes = (self.last + data)[-REMEMBERED_BYTES:], self.read_bytes + len(data)
         return data
 
-    def finish(self, address: str) -> None:
-        while self.read(2**16):
-            pass
-        if self.last != bytes(512):
+    def check_end(self, offset: int, address: str) -> None:
+        """Refuse a tar that does not end where the next file would begin."""
+        block = self.last[max(0, len(self.last) - (self.read_bytes - offset)) :][:512]
+        if len(block) < 512:
             raise UserError(f"{address} was cut short: it ends before its end mark; copy it to the server again")
+        if any(block):
+            raise UserError(f"{address} is damaged at byte {offset:,}; copy it to the server again")
 
 
 def read_remote(data: str) -> Found:

@@ -81,6 +81,11 @@ class RayEngine(Engine):
         except self.ray.exceptions.RayTaskError:
             raise  # ours
         except self.ray.exceptions.RayError as error:
+            if getattr(error, "actor_init_failed", False):  # it would fail again
+                reason = str(error).strip().splitlines()[-1].strip().rstrip(".")
+                raise UserError(
+                    f"a Ray node could not begin the run ({reason}); install vitling and its packages on every node, in the versions of this machine."
+                ) from None
             raise Lost(f"the Ray node that trained it died ({type(error).__name__})") from None
         finally:
             if self.ray.is_initialized():
