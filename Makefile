@@ -28,7 +28,7 @@ test-oldest: .venv-oldest/installed
 	$(OLDEST)/pytest -n $(WORKERS) --dist worksteal -m "not slow" tests/unit
 	$(OLDEST)/pytest -n $(WORKERS) --dist loadfile -k "app or export or resumed" tests/integration
 
-# Kills, faults, bad input, attacks on the page and a soak, for minutes; docs/reliability.md. A few seconds of it are among the tests.
+# Kills, faults, bad input, attacks on page and server, a soak, for minutes; docs/reliability.md. A few seconds of it are among the tests.
 torture: setup
 	$(BIN)/python -m torture --minutes $(MINUTES) --seed $(SEED)
 

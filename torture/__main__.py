@@ -11,7 +11,7 @@ from pathlib import Path
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch: forked processes must not wait for threads that they do not have
 
 from benchmarks.results_page import fill
-from torture.bench import Part, all_held, markdown, run_bench, summary
+from torture.bench import Part, Tally, all_held, markdown, run_bench, summary
 
 PAGE = Path(__file__).parents[1] / "docs" / "reliability.md"
 
@@ -24,6 +24,19 @@ def parts() -> dict[str, type[Part]]:
     from torture.soak import Soak
 
     return {kind.name: kind for kind in (Kills, Faults, Inputs, Endpoints, Soak)}
+
+
+def write_figures(page: Path, tallies: list[Tally], kinds: dict[str, type[Part]], *, seed: int, minutes: float) -> None:
+    """Fill in what was tried and, by itself, the soak, which takes hours where the rest takes minutes; what was not asked for stays."""
+    names = " ".join(tally.part for tally in tallies)
+    command = f"python -m torture {names} --minutes {minutes:g} --seed {seed}"
+    versions = f"Python {platform.python_version()} and torch {metadata.version('torch')}"
+    for section, chosen in (
+        ("torture", [tally for tally in tallies if tally.part != "soak"]),
+        ("soak", [tally for tally in tallies if tally.part == "soak"]),
+    ):
+        if chosen:
+            fill(section, markdown(chosen, kinds, f"`{command}` on {os.cpu_count()} CPU cores, {versions}"), page)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -55,9 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
         )
     print(summary(tallies, given.seed, *([f"--examples {given.examples}"] if given.examples else [])))
     if given.page:
-        versions = f"Python {platform.python_version()} and torch {metadata.version('torch')}"
-        where = f"`make torture MINUTES={given.minutes:g} SEED={given.seed}` on {os.cpu_count()} CPU cores, {versions}"
-        fill("torture", markdown(tallies, kinds, where), given.page)
+        write_figures(given.page, tallies, kinds, seed=given.seed, minutes=given.minutes)
     return 0 if all_held(tallies) else 1
 
 

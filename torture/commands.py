@@ -13,9 +13,13 @@ from torture.injection import Disturbance, Outcome
 from torture.material import FRAGILE, Material, empty_folder
 
 # Times differ from run to run, and pages show them; what a checkpoint folder holds depends on when it was interrupted.
-INCOMPARABLE = ("timing.jsonl", "budget.jsonl", "report.html", "study.html", "study.json", "table.csv", "table.md")
+INCOMPARABLE = """
+    timing.jsonl budget.jsonl clock.json report.html study.html diagnosis.html diagnosis.json study.json table.csv table.md
+""".split()  # noqa: SIM905
 TIMES = ("wall_seconds", "environment", "test_looks")
 TOO_SHORT = "raise the budget"  # what a command with one says on a machine that has too much else to do
+UNLOCKED = ("evaluate", "export", "learning curve", "label errors")
+IMPROVED_SECONDS = 40  # for an improvement, kills and all
 MOST_REPEATS = 8  # of a command that was disturbed, until it ends well
 
 Build = Callable[[Material, Path], list]
@@ -31,6 +35,8 @@ class Case:
     reads: bool = False  # has processes that read images
     trains: bool = True  # into the folder run
     ranks: int = 1  # processes that train together
+    environment: tuple[tuple[str, str], ...] = ()  # variables, of which {folder} is where it is started
+    constants: tuple[tuple[str, float], ...] = ()  # other values for that process, see `injection.start`
 
 
 def _train(*settings: str, data: str = "arrays", flags: tuple[str, ...] = ()) -> Build:
@@ -38,8 +44,9 @@ def _train(*settings: str, data: str = "arrays", flags: tuple[str, ...] = ()) ->
         name = "-".join(["recipe", *(word.replace("/", ".").replace("=", "-") for word in settings)])
         filled = [word.replace("{teacher}", str(material.teacher())) for word in settings]
         recipe = material.recipe(name, *filled)
-        source = material.photos if data == "photos" else material.arrays
-        return ["train", source, "--recipe", recipe, "--out", "run", "--threads", "1", *flags, "--quiet"]
+        source = getattr(material, data)
+        words = [word.replace("{plugin}", str(material.plugin)) for word in flags]
+        return ["train", source, "--recipe", recipe, "--out", "run", "--threads", "1", *words, "--quiet"]
 
     return build
 
@@ -60,6 +67,32 @@ def _study(material: Material, folder: Path) -> list:
     return ["study", f"one: {recipe}", "--seeds", "2", "--out", "run", "--threads", "1", "--quiet"]
 
 
+def _remote(material: Material, folder: Path) -> list:
+    train = ["train", material.arrays, "--recipe", material.recipe("recipe"), "--out", f"file://{folder / 'run'}"]
+    return [*train, *OFTEN, "--threads", "1", "--quiet"]
+
+
+def _improve(material: Material, folder: Path) -> list:
+    return [
+        "improve",
+        material.run("improved", data=material.more_arrays),
+        "--budget",
+        f"{IMPROVED_SECONDS}s",
+        "--out",
+        "run",
+        *QUICKLY,
+    ]
+
+
+def _diagnose(trained: str) -> Build:
+    def build(material: Material, folder: Path) -> list:
+        if not (folder / "run").exists():
+            shutil.copytree(material.run("diagnosed", "epochs=2", data=material.more_arrays), folder / "run")
+        return ["diagnose", "run", trained, "--images", "16", "--quiet"]
+
+    return build
+
+
 def _relabel(material: Material, folder: Path) -> list:
     return ["relabel", material.teacher(), material.arrays, "--out", "run", "--quiet"]
 
@@ -75,6 +108,17 @@ def _export(material: Material, folder: Path) -> list:
 
 
 OFTEN = ("--checkpoint-seconds", "0")  # a state before every step
+QUICKLY = (*OFTEN, "--threads", "1", "--quiet")
+# An improvement of seconds: rounds that are shorter, and a final training that need not see its images often.
+HURRY = tuple(
+    (f"vitling.improvement.improvement.{name}", value)
+    for name, value in {
+        "LEAST_ROUND_SECONDS": 4.0,
+        "LEAST_FINAL_EPOCHS": 0,
+        "LEAST_ROUND_EPOCHS": 0,
+        "END_SECONDS": 1.0,
+    }.items()
+)
 STREAMED = ("--memory-gb", "0", "--workers", "1")
 BOOTSTRAP = ("model=boot_vit_test", "method=bootstrap", "method_args.label_smoothing=0")
 LABELS = ("method_args.relabel=auto", "method_args.annotator_epochs=1", "method_args.mixup=0")
@@ -91,6 +135,9 @@ CASES = [
     ),
     Case("streamed", _train(data="photos", flags=(*STREAMED, *OFTEN)), reads=True),
     Case("study", _study, trains=False),
+    Case("shards, streamed", _train(data="shard", flags=(*STREAMED, *OFTEN)), reads=True),
+    Case("plug-in", _train(flags=("--import", "{plugin}", *OFTEN, "method=gentle"))),
+    Case("object storage", _remote, trains=False, environment=(("VITLING_DATA", "{folder}/home"),)),
     Case("more", _more, exact=False),
     Case("SAM, in parts", _train("optim.sam_rho=0.05", "accumulate=2", flags=OFTEN)),
     Case("Muon, compiled never", _train("optim.name=muon", FRAGILE, flags=OFTEN)),
@@ -98,6 +145,9 @@ CASES = [
     Case("relabel", _relabel, trains=False),
     Case("evaluate", _evaluate, trains=False),
     Case("export", _export, trains=False),
+    Case("learning curve", _diagnose("--learning-curve"), trains=False),
+    Case("label errors", _diagnose("--label-errors"), trains=False),
+    Case("improve", _improve, exact=False, trains=False, constants=HURRY),
 ]
 
 
@@ -126,7 +176,10 @@ class Stage:
         return self.folder / "whole" / case.name / "run"
 
     def run(self, case: Case, folder: Path, disturbance: Disturbance | None = None) -> Outcome:
-        outcome = injection.run(case.build(self.material, folder), folder, disturbance)
+        environment = {name: value.replace("{folder}", str(folder)) for name, value in case.environment}
+        command = case.build(self.material, folder)
+        how = dict(environment=environment, constants=dict(case.constants))
+        outcome = injection.run(command, folder, disturbance, **how)  # type: ignore[arg-type]
         if not case.exact and outcome.failed_well and TOO_SHORT in outcome.err:
             raise TooSlow
         return outcome
@@ -154,9 +207,12 @@ class Stage:
 
     def compare(self, case: Case, run: Path) -> str:
         self.undisturbed(case)
-        problem = compare_folders(self.whole(case), run) if case.exact else check_budgeted(run)
+        if case.name == "improve":
+            problem = check_improved(run)
+        else:
+            problem = compare_folders(self.whole(case), run) if case.exact else check_budgeted(run)
         # What is written without a lock might be another process's, and stays.
-        return problem or ("" if case.name in ("evaluate", "export") else find_litter(run.parent))
+        return problem or ("" if case.name in UNLOCKED else find_litter(run.parent))
 
 
 def compare_folders(wanted: Path, found: Path) -> str:
@@ -166,8 +222,8 @@ def compare_folders(wanted: Path, found: Path) -> str:
         lost, new = sorted(ours.keys() - theirs.keys()), sorted(theirs.keys() - ours.keys())
         return f"files differ: {lost or 'none'} lost, {new or 'none'} new"
     for name, path in ours.items():
-        if path.name == "run.json":
-            known, now = read_info(path.parent), read_info(theirs[name].parent)
+        if Path(name).name == "run.json":
+            known, now = json.loads(path.read_text()), json.loads(theirs[name].read_text())
             differing = [key for key in known if key not in TIMES and known[key] != now.get(key)]
             if differing:
                 return f"{name} differs in {', '.join(differing)}"
@@ -196,6 +252,26 @@ def check_budgeted(run: Path) -> str:
     return ""
 
 
+def check_improved(folder: Path) -> str:
+    """What an improvement tries depends on the clock; it is finished, every run in it is, and what it says is what its files say."""
+    record = json.loads((folder / "improve.json").read_text())
+    runs = [path.parent for path in folder.rglob("run.json")]
+    unfinished = [str(run.relative_to(folder)) for run in runs if read_info(run)["status"] != "finished"]
+    confirmed = record.get("winner") is not None
+    for wrong, what in (
+        (not record.get("sentence"), "improve.json has no result"),
+        (any("scores" not in entry for entry in record.get("rounds", [{}])), "a round has no scores"),
+        (bool(unfinished), f"not finished: {', '.join(unfinished)}"),
+        (confirmed and "confirmation" not in record, "the winner is not confirmed"),
+        (confirmed and not (folder / "recipe.yaml").exists(), "the winner has no recipe.yaml"),
+        (not (folder / "improve.html").exists(), "there is no page"),
+        (record["asked"]["budget_seconds"] != IMPROVED_SECONDS, "improve.json has another budget"),
+    ):
+        if wrong:
+            return what
+    return check_budgeted(folder / "winner") if confirmed else ""
+
+
 def find_litter(folder: Path) -> str:
     """Locks, parts of files and temporary folders that nobody removed."""
     left = sorted(str(path.relative_to(folder)) for path in folder.rglob(".*"))
@@ -204,11 +280,15 @@ def find_litter(folder: Path) -> str:
 
 def _comparable(folder: Path) -> dict[str, Path]:
     files = {str(path.relative_to(folder)): path for path in sorted(folder.rglob("*")) if path.is_file()}
-    return {
-        name: path
-        for name, path in files.items()
-        if path.name not in INCOMPARABLE and path.parent.name != "checkpoint" and not path.name.startswith(".")
-    }
+    if (folder / "manifest.json").exists():  # of object storage: it says what the run consists of
+        named = json.loads((folder / "manifest.json").read_text())["files"]
+        files = {name: folder / "files" / name / entry["sha256"] for name, entry in named.items()}
+    compared = {}
+    for name, path in files.items():
+        plain = Path(name)
+        if plain.name not in INCOMPARABLE and plain.parent.name != "checkpoint" and not plain.name.startswith("."):
+            compared[name] = path
+    return compared
 
 
 def read_info(run: Path) -> dict:

@@ -1,4 +1,4 @@
-"""Endpoints: requests to the local page that no page would send. It tells nothing, stays up, and its log has no traceback."""
+"""Endpoints: requests to the local page and to the server that nobody in his right mind would send. They tell nothing, stay up, log no traceback."""
 
 import json
 import random
@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from os import kill
 from pathlib import Path
 from urllib.parse import quote
@@ -20,6 +21,8 @@ from torture.inputs import FORMATS, encoded_image
 from torture.material import Material, chance
 
 SECRET = "what only the user may read"
+TOKEN = "only-for-those-who-know-it"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
 START_SECONDS, ANSWER_SECONDS = 180.0, 60.0
 ADDRESSES = """
     / /config /theme.css /favicon.ico /manifest.json /static/x /assets/index.js /gradio_api/info /gradio_api/startup-events
@@ -27,6 +30,10 @@ ADDRESSES = """
     /gradio_api/file= /gradio_api/file/ /file= /gradio_api/proxy= /gradio_api/run/predict /gradio_api/call/look /gradio_api/reset
     /gradio_api/component_server /gradio_api/stream/x /gradio_api/deep_link /gradio_api/cancel /gradio_api/dev/reload /login /logout /token
     /docs /openapi.json /mcp /monitoring /gradio_api/vibe-editor /custom_component/x /.git/config /robots.txt //config
+""".split()  # noqa: SIM905
+SERVER_ADDRESSES = """
+    / /predict /health /metrics /openapi.json /docs /redoc /predict/ //predict /predict/../metrics /static/x /.git/config /robots.txt
+    /predict?top=0 /predict?top=99999999999999999999 /predict?top=nan /predict?top=1&top=2 /predict?image=/etc/passwd
 """.split()  # noqa: SIM905
 HOSTS = (
     "evil.example",
@@ -43,7 +50,7 @@ ORIGINS = ("http://evil.example", "null", "file://", "http://127.0.0.1:1", "http
 
 class Endpoints(Part):
     name = "endpoints"
-    about = "requests to the local page that it never sends itself: nothing told, nothing run, no traceback, still up afterwards"
+    about = "requests to the local page and to the server that nobody should send: nothing told, nothing run, no traceback, still up afterwards"
     examples = 80
 
     def __init__(self, folder: Path, seed: int, seconds: float):
@@ -53,38 +60,55 @@ class Endpoints(Part):
         self.secret.write_text(SECRET)
 
     def try_one(self, number: int, tally: Tally) -> None:
+        """The page and the server take turns."""
         draw = chance(self.seed, self.name, number)
-        with self._serving() as (address, log), httpx.Client(base_url=address, timeout=ANSWER_SECONDS) as client:
+        served, kinds, head = ("serve", SERVER_KINDS, BEARER) if number % 2 else ("app", KINDS, {})
+        alive, ask_well = ("/health", self._ask_server) if number % 2 else ("/config", self._ask)
+        with (
+            self._serving(served) as (address, log),
+            httpx.Client(base_url=address, timeout=ANSWER_SECONDS, headers=head) as client,
+        ):
             for _ in range(self.examples):
-                kind = draw.choice(list(KINDS))
+                kind = draw.choice(list(kinds))
                 try:
-                    problem = KINDS[kind](client, draw, self.secret)
+                    problem = kinds[kind](client, draw, self.secret)
                 except httpx.TimeoutException:
                     problem = "no answer"
                 except httpx.TransportError:  # it hung up: that is an answer
                     problem = ""
-                tally.count(number, problem and f"{kind}: {problem}", kind)
-            problem = "" if client.get("/config").status_code == 200 else "the page does not answer any more"
-            tally.count(number, problem or self._ask(client), "good questions")
+                tally.count(number, problem and f"{served}, {kind}: {problem}", f"{kind} ({served})")
+            problem = "" if client.get(alive).status_code == 200 else f"{served} does not answer any more"
+            tally.count(number, problem or ask_well(client), f"good questions ({served})")
         outcome = log[0]
         ended = outcome.code in (0, 130) and "Traceback" not in outcome.err
-        tally.count(number, "" if ended else f"the page's log: {outcome.describe()}", "logs")
+        tally.count(number, "" if ended else f"the log of {served}: {outcome.describe()}", f"logs ({served})")
 
     @contextmanager
-    def _serving(self) -> Iterator[tuple[str, list[injection.Outcome]]]:
-        """The address of a page, and how it ended afterwards."""
-        process = injection.start(["app", self.material.run("finished"), "--port", "0"], self.folder)
+    def _serving(self, command: str) -> Iterator[tuple[str, list[injection.Outcome]]]:
+        """The address of a page or a server, and how it ended afterwards."""
+        words = [command, self.material.run("finished"), "--port", "0"]
+        environment = {"VITLING_TOKEN": TOKEN} if command == "serve" else None
+        process = injection.start(words, self.folder, environment=environment)
         log: list[injection.Outcome] = []
         printed, began = process.folder / "out", time.monotonic()
         try:
             while not (found := re.search(r"http://[\d.]+:\d+", printed.read_text() if printed.exists() else "")):
                 if time.monotonic() - began > START_SECONDS:
-                    raise RuntimeError("the page did not start")
+                    raise RuntimeError(f"{command} did not start")
                 time.sleep(0.1)
             yield found[0], log
         finally:
             kill(process.pid, signal.SIGINT)
             log.append(process.wait(time.monotonic() - process.began + 60))
+
+    def _ask_server(self, client: httpx.Client) -> str:
+        picture = next((self.material.photos).rglob("*.png")).read_bytes()
+        answer = client.post("/predict", content=picture)
+        return (
+            ""
+            if answer.status_code == 200 and "probabilities" in answer.text
+            else f"a good picture: {answer.text[:200]}"
+        )
 
     def _ask(self, client: httpx.Client) -> str:
         """A good picture is answered after everything."""
@@ -97,16 +121,19 @@ class Endpoints(Part):
 
 
 def send_anywhere(client: httpx.Client, draw: random.Random, secret: Path) -> str:
-    method = draw.choice(["GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "TRACE", "BREW"])
     address = draw.choice(ADDRESSES)
     if "queue/data" in address or "heartbeat" in address:
         return ""  # these answer for as long as somebody listens
+    return send_to(client, draw, mixed(draw, address))
+
+
+def send_to(client: httpx.Client, draw: random.Random, address: str) -> str:
+    method = draw.choice(["GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH", "TRACE", "BREW"])
     body = draw.choice([b"", b"{}", b"[" * 10_000, draw.randbytes(200), b'{"data": [null], "fn_index": 99}'])
     headers = draw.choice(
         [{}, {"Content-Type": "application/json"}, {"Content-Type": "multipart/form-data; boundary=x"}]
     )
-    answer = client.request(method, mixed(draw, address), content=body if method != "GET" else None, headers=headers)
-    return check(answer)
+    return check(client.request(method, address, content=body if method != "GET" else None, headers=headers))
 
 
 def ask_for_files(client: httpx.Client, draw: random.Random, secret: Path) -> str:
@@ -166,9 +193,10 @@ def upload_damage(client: httpx.Client, draw: random.Random, secret: Path) -> st
     return "a traceback or a path is told" if "Traceback" in answer or str(Path.home()) in answer else ""
 
 
-def send_garbage(client: httpx.Client, draw: random.Random, secret: Path) -> str:
+def send_garbage(client: httpx.Client, draw: random.Random, secret: Path, to: str = "/gradio_api/upload") -> str:
     host = f"127.0.0.1:{client.base_url.port}"
-    head = f"POST /gradio_api/upload HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n"
+    known = "".join(f"{name}: {value}\r\n" for name, value in client.headers.items() if name == "authorization")
+    head = f"POST {to} HTTP/1.1\r\nHost: {host}\r\n{known}Connection: close\r\n"
     answer = raw(
         client,
         draw.choice(
@@ -195,6 +223,71 @@ KINDS = {
     "questions": ask_about_files,
     "uploads": upload_damage,
     "garbage": send_garbage,
+}
+
+
+# -- the same for the server -------------------------------------------------------------------------------------------
+
+
+def send_anywhere_there(client: httpx.Client, draw: random.Random, secret: Path) -> str:
+    return send_to(client, draw, draw.choice(SERVER_ADDRESSES))
+
+
+def lie_about_names_there(client: httpx.Client, draw: random.Random, secret: Path) -> str:
+    address = draw.choice(["/", "/predict", "/metrics", "/health"])
+    if draw.random() < 0.5:
+        head = f"Host: {draw.choice(HOSTS)}\r\nAuthorization: Bearer {TOKEN}\r\nConnection: close"
+        answer = raw(client, f"GET {address} HTTP/1.1\r\n{head}\r\n\r\n")
+        return "" if answer[9:12] in ("421", "400", "") else f"a foreign Host is answered: {answer[:80]!r}"
+    status = client.get(address, headers={"Origin": draw.choice(ORIGINS)}).status_code
+    return "" if status == 403 else f"a foreign Origin is answered with {status}"
+
+
+def guess_token(client: httpx.Client, draw: random.Random, secret: Path) -> str:
+    near = [TOKEN[:-1], f"{TOKEN}x", TOKEN.upper(), "", "null", "x" * 60_000, "%00"]
+    given = draw.choice([f"Bearer {draw.choice(near)}", f"Basic {TOKEN}", TOKEN, f"Bearer {TOKEN}, Bearer x", ""])
+    address = draw.choice(["/", "/predict", "/metrics", "/openapi.json", "/nowhere", f"/?token={TOKEN}"])
+    answer = client.request(draw.choice(["GET", "POST"]), address, headers={"Authorization": given})
+    return check(answer) or ("" if answer.status_code in (400, 401, 431) else f"{given[:40]!r} opens {address}")
+
+
+def send_damage(client: httpx.Client, draw: random.Random, secret: Path) -> str:
+    """Images that are damaged, and forms that are none."""
+    content = bytearray(encoded_image(draw.choice(sorted(FORMATS))))
+    for _ in range(draw.randint(0, 9)):
+        content[draw.randrange(len(content))] ^= 1 << draw.randrange(8)
+    body = bytes(content[: draw.randint(0, len(content))])
+    kind = draw.randrange(4)
+    if kind == 0:
+        answer = client.post("/predict", content=body, headers={"Content-Type": draw.choice(KINDS_OF_CONTENT)})
+    elif kind == 1:
+        name = draw.choice(["a.png", str(secret), "../../a.png", "", "x" * 3000, "a\0b.png", "\x1b[31m.png", "é.jpg"])
+        answer = client.post("/predict", files=[("file", (name, body))] * draw.choice([1, 2, 65, 200]))
+    elif kind == 2:
+        answer = client.post("/predict", data={"file": str(secret), "path": "/etc/passwd"})
+    else:
+        head = {"Content-Type": f"multipart/form-data; boundary={draw.choice(['a', '', 'x' * 5000, chr(34)])}"}
+        part = b"--a\r\nContent-Disposition: form-data; name=\"file\"; filename*=utf-8''%ff\r\n\r\n"
+        answer = client.post("/predict", content=draw.choice([part + body, part, b"--a--", body]), headers=head)
+    told = str(Path.home()) in answer.text or "Traceback" in answer.text
+    return check(answer) or ("a traceback or a path is told" if told else "")
+
+
+KINDS_OF_CONTENT = (
+    "image/png",
+    "application/octet-stream",
+    "image/svg+xml",
+    "x",
+    "text/html",
+    "application/json",
+    "é".encode(),
+)
+SERVER_KINDS = {
+    "addresses": send_anywhere_there,
+    "names": lie_about_names_there,
+    "tokens": guess_token,
+    "uploads": send_damage,
+    "garbage": partial(send_garbage, to="/predict"),
 }
 
 

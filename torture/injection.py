@@ -86,6 +86,7 @@ def load_product() -> None:
     import vitling.cli.main
     import vitling.deploy.export
     import vitling.diagnose.run_page
+    import vitling.improvement.improvement
     import vitling.reports.plots
     import vitling.studies.study
 
@@ -136,8 +137,12 @@ def start(
     environment: dict[str, str] | None = None,
     extra_memory: int | None = None,
     stdin: bytes = b"",
+    constants: dict[str, float] | None = None,
 ) -> Process:
-    """Start `vitling ARGUMENTS` in a folder. `extra_memory` is what it may take more than this process has, in bytes."""
+    """Start `vitling ARGUMENTS` in a folder. `extra_memory` is what it may take more than this process has, in bytes.
+
+    `constants` are other values of constants, by module and name, for that process alone: least times that would take minutes.
+    """
     load_product()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -154,6 +159,10 @@ def start(
         os.environ.update(environment or {})
         if extra_memory:
             _limit_memory(extra_memory)
+        for place, value in (constants or {}).items():
+            module, _, name = place.rpartition(".")
+            assert hasattr(sys.modules[module], name)
+            setattr(sys.modules[module], name, value)
         code = _main([os.fspath(word) for word in arguments], disturbance or Disturbance(), Path.cwd(), printed)
     except BaseException:
         traceback.print_exc()
@@ -181,11 +190,11 @@ def _main(arguments: list[str], disturbance: Disturbance, folder: Path, printed:
     import torch
 
     from vitling.cli import main
-    from vitling.cli.commands import train
+    from vitling.cli.commands import improve, train
 
     for seed in (random.seed, numpy.random.seed, torch.manual_seed):  # as different as in a process that was not forked
         seed(int.from_bytes(os.urandom(4), "little"))
-    train.STARTED = time.monotonic()  # it has just begun
+    train.STARTED = improve.STARTED = time.monotonic()  # it has just begun
     sys.argv = ["vitling", *arguments]
     watch = _Watch(disturbance, folder, printed)
     watch.install()

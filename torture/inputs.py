@@ -1,4 +1,4 @@
-"""Inputs: recipes, tables, arrays, runs, images and command lines that hypothesis thinks of. One line and exit code 2, or an answer."""
+"""Inputs: recipes, tables, arrays, archives, plug-ins, runs, images and command lines that hypothesis thinks of. One line and exit code 2, or an answer."""
 
 import functools
 import hashlib
@@ -6,7 +6,10 @@ import io
 import json
 import os
 import shutil
+import tarfile
+import zipfile
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +97,7 @@ class Inputs(Part):
             before = digests(place)
             arguments = [str(word) for word in words]
             outcome = injection.run(arguments, place, seconds=SECONDS, extra_memory=EXTRA_MEMORY)
-            problem = judge(outcome) or changes(before, digests(place))
+            problem = judge(outcome, arguments[:1] == ["doctor"]) or changes(before, digests(place))
             tally.count(number, problem and f"{kind}, {shorten(arguments)}: {problem}", kind)
 
         try_examples()
@@ -112,8 +115,9 @@ def prepare(place: Path, material: Material) -> Path:
     return place
 
 
-def judge(outcome: Outcome) -> str:
-    answered = outcome.code == 0 and "Traceback" not in outcome.err
+def judge(outcome: Outcome, may_advise: bool = False) -> str:
+    """What is wrong; 1 is the code of a command that looked at the machine and has found something to do."""
+    answered = outcome.code in ((0, 1) if may_advise else (0,)) and "Traceback" not in outcome.err
     return "" if answered or outcome.failed_well else outcome.describe()
 
 
@@ -203,6 +207,102 @@ def odd_arrays(draw: Callable[[st.SearchStrategy], Any]) -> np.ndarray:
     return array
 
 
+def draw_archive(data: st.DataObject, material: Material, place: Path) -> list:
+    """A zip, a tar of class folders, a shard or a table of parquet: damaged, or with a member or a header of another kind."""
+    kind = data.draw(st.sampled_from(["zip", "tar", "shard", *(["parquet"] if find_spec("pyarrow") else [])]))
+    pictures = {f"{p.parent.name}/{p.name}": p.read_bytes() for p in sorted(material.photos.rglob("*.png"))}
+    odd = data.draw(st.sampled_from(["", *ODD_NAMES]))
+    file = io.BytesIO()
+    if kind == "zip":
+        with zipfile.ZipFile(file, "w", data.draw(st.sampled_from([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED]))) as pack:
+            for name, content in [*pictures.items(), *([(odd, b"x")] if odd else [])]:
+                pack.writestr(name, content)
+        content = file.getvalue()
+    elif kind == "parquet":
+        content = parquet_table(pictures)
+    elif kind == "shard":
+        content = material.shard.read_bytes()
+    else:
+        with tarfile.open(fileobj=file, mode="w") as pack:
+            for name, picture in [*pictures.items(), *([(odd, b"x")] if odd else [])]:
+                entry = tarfile.TarInfo(name)
+                entry.size = len(picture)
+                entry.type = data.draw(st.sampled_from([b"0", b"2", b"6", b"L", b"x"])) if name == odd else b"0"
+                pack.addfile(entry, io.BytesIO(picture))
+        content = file.getvalue()
+    if kind in ("tar", "shard") and data.draw(st.booleans()):
+        content = other_size(data, content)
+    elif data.draw(st.integers(0, 3)):
+        content = damaged(data, content)
+    name = "odd.parquet" if kind == "parquet" else "odd.zip" if kind == "zip" else "odd.tar"
+    (place / name).write_bytes(content)
+    return ["train", name, "--recipe", "tiny.yaml", "--out", "run"]
+
+
+ODD_NAMES = (
+    "../x.png",
+    "/x.png",
+    "ant",
+    "ant/" + "a/" * 2000 + "x.png",
+    "ant/\n.png",
+    "\x1b/x.png",
+    "ant/0.png",
+    "x" * 5000,
+)
+
+
+def other_size(data: st.DataObject, content: bytes) -> bytes:
+    """A tar of which one header announces another size, with a checksum that is right."""
+    changed, heads = bytearray(content), []
+    with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+        heads = [entry.offset for entry in archive]
+    at = data.draw(st.sampled_from(heads))
+    size = data.draw(st.sampled_from([-1, -512, -1024, -1536, 0, 1, 511, 2**33, 2**62, 2**80]))
+    changed[at + 124 : at + 136] = (
+        (size % 2**95 | 2**95).to_bytes(12, "big") if size >= 0 else (256**12 + size).to_bytes(12, "big")
+    )
+    changed[at + 148 : at + 156] = b" " * 8
+    changed[at + 148 : at + 156] = b"%06o\0 " % sum(changed[at : at + 512])
+    return bytes(changed)
+
+
+def parquet_table(pictures: dict[str, bytes]) -> bytes:
+    import pyarrow
+    import pyarrow.parquet
+
+    file = io.BytesIO()
+    labels = [name.partition("/")[0] for name in pictures]
+    table = pyarrow.table({"image": list(pictures.values()), "label": labels})
+    pyarrow.parquet.write_table(table, file, row_group_size=20)
+    return file.getvalue()
+
+
+def draw_plugin(data: st.DataObject, material: Material, place: Path) -> list:
+    """Python that is none, or that does not do what a plug-in does."""
+    text = data.draw(st.sampled_from([material.plugin.read_text(), *ODD_PYTHON]))
+    content = text.encode() if data.draw(st.booleans()) else damaged(data, text.encode())
+    name = data.draw(st.sampled_from(["mine.py", "mine.py", "json.py", "my-own.py", "mine.txt"]))
+    (place / name).write_bytes(content)
+    words = data.draw(st.sampled_from([["show", "tiny.yaml"], ["list", "recipes"], ["predict", "RUN", "picture.png"]]))
+    return [*(str(material.run("finished")) if word == "RUN" else word for word in words), "--import", name]
+
+
+ODD_PYTHON = (
+    "",
+    "import sys; sys.exit()",
+    "raise SystemExit('bye')",
+    "1 / 0",
+    "def f(): f()\nf()",
+    "import vitling.cli.main",
+    "raise OSError(28, 'full', 'x')",
+    "from vitling import no_such_name",
+    "from vitling.methods import register_method\nregister_method('supervised', dict)",
+    "from vitling.methods import register_method\nregister_method(7, None)",
+    "from vitling.recipes import register_recipe\nregister_recipe('a/b', lambda: 1 / 0)",
+    "print('hello')",
+)
+
+
 RUN_FILES = """
     recipe.yaml run.json metrics.jsonl timing.jsonl gradients.jsonl calibration.json evaluation-test.json
     best/config.json best/model.safetensors last/config.json last/model.safetensors checkpoint/manifest.json
@@ -232,6 +332,7 @@ def draw_run(data: st.DataObject, material: Material, place: Path) -> list:
                 ["export", "run", "--to", "timm", "--out", "exported"],
                 ["train", "data.npz", "--recipe", "run", "--out", "again", "epochs=1", "optim.warmup_epochs=0"],
                 ["show", "run"],
+                ["improve", "run", "--budget", "20s", "--out", "improved"],
                 ["diagnose", "run", "--images", "8", "--out", "page.html"],
             ]
         )
@@ -271,7 +372,7 @@ def encoded_image(suffix: str) -> bytes:
     return file.getvalue()
 
 
-# Of each command what it needs to be quick, and the words that are drawn for the rest. `demo` takes minutes, `app` serves for ever.
+# Of each command what it needs to be quick, and the words that are drawn for the rest. `demo` takes minutes, `app` and `serve` serve for ever.
 NEEDED = {
     "plan": ["data.npz", "--recipe", "tiny.yaml"],
     "train": ["data.npz", "--recipe", "tiny.yaml"],
@@ -284,6 +385,8 @@ NEEDED = {
     "relabel": ["RUN", "data.npz"],
     "list": ["recipes"],
     "show": ["tiny.yaml"],
+    "improve": ["RUN", "--budget", "20s", "--out", "improved"],
+    "doctor": [],
 }
 LONG = (
     "--jobs",
@@ -323,7 +426,7 @@ def draw_command(data: st.DataObject, material: Material, place: Path) -> list:
     if data.draw(st.integers(0, 4)) == 0:
         words.pop(data.draw(st.integers(0, len(words) - 1)))
     finished = str(material.run("finished"))
-    return [word.replace("RUN", finished) for word in words if word not in ("demo", "app")]
+    return [word.replace("RUN", finished) for word in words if word not in ("demo", "app", "serve")]
 
 
 @functools.cache
@@ -339,6 +442,8 @@ KINDS: dict[str, Callable[[st.DataObject, Material, Path], list]] = {
     "recipes": draw_recipe,
     "tables": draw_table,
     "arrays": draw_arrays,
+    "archives": draw_archive,
+    "plug-ins": draw_plugin,
     "runs": draw_run,
     "images": draw_image,
     "commands": draw_command,

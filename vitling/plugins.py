@@ -286,6 +286,11 @@ def _import(name: str, folder: Path, *, shown: str, source: str = "", package: s
     except UserError:
         _forget(_new_modules(name, modules, folder))
         raise
+    except SystemExit as error:  # a script that was not meant to be imported would end us, in silence
+        _forget(_new_modules(name, modules, folder))
+        raise UserError(
+            f'the plug-in {shown} ends the program when it is imported; put what it runs below `if __name__ == "__main__":`.'
+        ) from error
     except Exception as error:  # it is somebody else's code: anything can go wrong in it
         _forget(_new_modules(name, modules, folder))
         where = f" (line {line})" if (line := _line_in(error, folder)) else ""

@@ -22,7 +22,7 @@ def python(*arguments, cwd=ROOT) -> subprocess.CompletedProcess:
     )
 
 
-@pytest.mark.parametrize(("part", "trials"), [("kills", 2), ("faults", 3), ("inputs", 6), ("endpoints", 1)])
+@pytest.mark.parametrize(("part", "trials"), [("kills", 2), ("faults", 3), ("inputs", 8), ("endpoints", 2)])
 def test_a_short_bench_holds(part, trials):
     if part == "endpoints":
         pytest.importorskip("gradio", reason='gradio is not installed: pip install "vitling[app]"')

@@ -5,6 +5,7 @@ import stat
 import struct
 import tarfile
 import zipfile
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ from image_trees import message, save, sizes, tree
 from PIL import Image
 
 from vitling.data import BadImage, decode, open_dataset
-from vitling.data.sources.archives import read_zip
+from vitling.data.sources.archives import read_zip, walk_tar
+from vitling.errors import UserError
 
 FLAT = ("cat", "dog")
 SPLIT = ("train/cat", "train/dog", "test/cat", "test/dog")
@@ -137,6 +139,29 @@ def test_a_link_in_an_archive_is_refused(tmp_path):
 def test_a_device_in_a_tar_is_refused(tmp_path):
     path = pack(tmp_path / "a.tar", (entry("cat/0.png", type=tarfile.CHRTYPE, devmajor=1, devminor=5), b""))
     assert "a device or a pipe (cat/0.png)" in message(path)
+
+
+@pytest.mark.parametrize("size", [-512, -1024, -1])
+def test_a_member_of_a_tar_that_points_back_is_refused(tmp_path, size):
+    """Read as it stands, it comes after itself, for ever."""
+    path = pack(tmp_path / "a.tar", *((entry(f"cat/{i}.png"), png()) for i in range(4)))
+    with tarfile.open(path) as archive:
+        offset = archive.getmembers()[2].offset
+    content = bytearray(path.read_bytes())
+    content[offset + 124 : offset + 136] = (256**12 + size).to_bytes(12, "big")
+    content[offset + 148 : offset + 156] = b" " * 8
+    content[offset + 148 : offset + 156] = b"%06o\0 " % sum(content[offset : offset + 512])
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=f"cat/2.png announces {size} bytes"):
+        list(islice(walk_tar(path), 100))
+
+
+def test_folders_in_folders_without_end_are_refused(tmp_path):
+    name = f"cat/{'a/' * 3000}0.png"
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr(name, png())
+    assert "more than 100 deep" in message(tmp_path / "a.zip")
+    assert "more than 100 deep" in message(pack(tmp_path / "a.tar", (entry(name), png())))
 
 
 @pytest.mark.parametrize("kept", [0.2, 0.6, 0.97])

@@ -75,6 +75,12 @@ def test_folders_that_link_to_themselves_are_refused(tmp_path):
     assert "is a link to a folder that it lies in" in message(tmp_path)
 
 
+def test_folders_in_folders_without_end_are_refused(tmp_path):
+    tree(tmp_path, "a", "b", count=3)
+    (tmp_path / "a" / "/".join(["c"] * 120)).mkdir(parents=True)
+    assert "holds folders in folders, more than 100 deep" in message(tmp_path)
+
+
 # --- names ------------------------------------------------------------------------------------------------------------
 
 

@@ -1,5 +1,7 @@
 """The parts of an improvement that need no training: who gets which images, what is tried, who goes on, and what may be claimed."""
 
+import copy
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -19,6 +21,7 @@ from vitling.improvement.candidates import (
 )
 from vitling.improvement.confirmation import count_pairs
 from vitling.improvement.holdout import divide, hold_out
+from vitling.improvement.record import Improvement
 from vitling.improvement.symptoms import Symptoms
 from vitling.planning.survey import survey_data
 from vitling.recipes import Augment, Recipe, load_recipe, override
@@ -376,3 +379,87 @@ def test_a_difference_that_may_be_chance_is_not_claimed():
     assert found.sentence("larger").startswith("nothing was better: larger differs by +0.0 ± ")
     worse = count_pairs([False] * 50, [True] * 50)
     assert worse.sentence("larger").startswith("nothing was better: larger is worse by 100.0")
+
+
+# --- the record -------------------------------------------------------------------------------------------------------
+
+RECORD = {
+    "vitling": "0.2.0",
+    "asked": {"source": "run", "budget_seconds": 60.0, "changes": [], "seeds": 1, "init": ""},
+    "may_train_again": False,
+    "recipe": {"model": "vit_nano"},
+    "holdout": dict(note="why", again=False, trial_train=9, choose=3, final_train=9, validate=3, confirm=3),
+    "environment": {"command": "vitling improve run", "torch": "2"},
+    "symptoms": {},
+    "observations": ["it knows all"],
+    "candidates": [
+        dict(name=name, changes={"epochs": 3}, reason="why", evidence="", weight=1.0, parents=[])
+        for name in ("baseline", "longer")
+    ],
+    "omitted": [{"name": "other", "reason": "why"}],
+    "bracket": {"sizes": [2], "seeds": 1, "jobs": 1},
+    "images_per_second": 100.0,
+    "rounds": [{"seconds": 6.0, "names": ["baseline", "longer"], "scores": {"baseline": [50, -1], "longer": [60, -1]}}],
+    "search_until": 30.0,
+    "final_seconds": 20.0,
+    "winner": "longer",
+    "confirmation": dict(
+        images=3, only_winner=1, only_start=0, winner_top1=1, start_top1=0.5, difference=1, low=-1, high=1, p_value=1
+    ),
+    "spent_seconds": 50.0,
+    "sentence": "nothing was better",
+}
+
+
+def places(tree, path=()):
+    """Every place of a tree but those that are free."""
+    items = tree.items() if isinstance(tree, dict) else enumerate(tree)
+    for key, value in items:
+        if key not in ("vitling", "symptoms", "changes", "torch", "recipe", "seeds", "init"):
+            yield (*path, key)
+            if isinstance(value, dict | list):
+                yield from places(value, (*path, key))
+
+
+def test_a_record_that_is_whole_is_read(tmp_path):
+    (tmp_path / "improve.json").write_text(json.dumps(RECORD))
+    state = Improvement(tmp_path)
+    assert state.finished
+    assert [row[0] for row in state.table()[1]] == ["longer", "baseline"]
+
+
+@pytest.mark.parametrize("path", list(places(RECORD)), ids=lambda path: ".".join(map(str, path)))
+def test_a_record_that_is_damaged_anywhere_is_one_line(tmp_path, path):
+    tree = copy.deepcopy(RECORD)
+    above = tree
+    for key in path[:-1]:
+        above = above[key]
+    above[path[-1]] = [{"x": "y"}]
+    (tmp_path / "improve.json").write_text(json.dumps(tree))
+    with pytest.raises(UserError, match=r"improve\.json is corrupted: "):
+        Improvement(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"candidates": []},
+        {"winner": "nobody"},
+        {"rounds": 3 * RECORD["rounds"]},
+        {"rounds": [{"seconds": 6.0, "names": ["baseline", "nobody"]}]},
+        {"bracket": {"sizes": [], "seeds": 1, "jobs": 1}},
+        {"images_per_second": 0},
+        {"sentence": ""},
+    ],
+)
+def test_a_record_that_does_not_fit_itself_is_one_line(tmp_path, change):
+    (tmp_path / "improve.json").write_text(json.dumps({**RECORD, **change}))
+    with pytest.raises(UserError, match=r"improve\.json is corrupted: "):
+        Improvement(tmp_path)
+
+
+@pytest.mark.parametrize("key", ["rounds", "candidates", "symptoms", "observations", "omitted"])
+def test_a_record_that_lacks_a_step_is_one_line(tmp_path, key):
+    (tmp_path / "improve.json").write_text(json.dumps({k: v for k, v in RECORD.items() if k != key}))
+    with pytest.raises(UserError, match=r"improve\.json is corrupted: it "):
+        Improvement(tmp_path)

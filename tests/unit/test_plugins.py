@@ -142,6 +142,7 @@ def test_what_lies_beside_a_plug_in_may_be_imported_and_is_part_of_its_hash(tmp_
             r"ModuleNotFoundError: No module named 'no_such_module' \(line 2\)",
         ),
         ("bad_code.py", "x = 1\n1 / 0\n", r"ZeroDivisionError: division by zero \(line 2\)"),
+        ("a_script.py", "import sys\nsys.exit()\n", "ends the program when it is imported"),
         (
             "replaces.py",
             "from vitling.methods import METHODS, Method\nMETHODS['replaced_by_test'] = Method\n",

@@ -6,10 +6,12 @@ import json
 import pytest
 
 from benchmarks.results_page import fill
-from torture.bench import Part, all_held, markdown, run_bench, summary
+from torture.__main__ import write_figures
+from torture.bench import Part, Tally, all_held, markdown, run_bench, summary
 from torture.commands import check_budgeted, compare_folders, find_litter
 from torture.injection import Outcome
 from torture.material import chance
+from torture.soak import Soak
 
 
 class Dice(Part):
@@ -48,6 +50,20 @@ def test_what_did_not_hold_is_told_with_the_command_that_repeats_it(tmp_path):
 def test_every_part_is_tried_once_however_short_the_time_and_none_more_often_than_it_is_worth(tmp_path):
     assert [tally.tried for tally in bench(tmp_path, Dice, Coins)] == [1, 1]
     assert [tally.tried for tally in bench(tmp_path, Dice, Coins, trials=5)] == [5, 2]
+
+
+def test_the_soak_has_figures_of_its_own_that_a_bench_without_it_leaves_alone(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("<!-- torture -->\nold\n<!-- /torture -->\n<!-- soak -->\nan hour\n<!-- /soak -->\n")
+    tried, soaked = Tally("dice", tried=7, held=7), Tally("soak", tried=3, held=3)
+    kinds = {"dice": Dice, "soak": Soak}
+    write_figures(page, [tried], kinds, seed=1, minutes=4)
+    assert "| `dice` |" in page.read_text()
+    assert "an hour" in page.read_text()
+    write_figures(page, [soaked], kinds, seed=1, minutes=100)
+    assert "an hour" not in page.read_text()
+    assert "`python -m torture soak --minutes 100 --seed 1`" in page.read_text()
+    assert "| `dice` |" in page.read_text()
 
 
 def test_the_page_shows_what_was_tried_and_measured(tmp_path):

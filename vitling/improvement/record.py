@@ -14,7 +14,7 @@ import json
 import threading
 import time
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Annotated, Any, TypedDict
 
 from vitling.callbacks import Callback, StudyCallback
 from vitling.errors import UserError
@@ -22,7 +22,7 @@ from vitling.files import json_with, write_text
 from vitling.improvement.candidates import Candidate
 from vitling.runs.run import Run
 from vitling.validation.documents import Record, damaged, read_json
-from vitling.validation.values import Seconds
+from vitling.validation.values import Count, CountOrNone, Range, Seconds, Share
 
 FILE, CLOCK, PARTS = "improve.json", "clock.json", "parts.json"
 BEAT_SECONDS = 5.0
@@ -30,8 +30,100 @@ is_improvement = json_with("asked", "vitling")
 is_clock = json_with("spent_seconds")
 
 
-class ImprovementRecord(TypedDict):
-    asked: dict[str, Any]
+class Filled:
+    """Not empty."""
+
+    def __contains__(self, value: Any) -> bool:
+        return bool(value)
+
+    def __str__(self) -> str:
+        return "something, not nothing"
+
+
+class AskedRecord(TypedDict):
+    source: str
+    budget_seconds: Seconds
+
+
+class HoldoutRecord(TypedDict):
+    note: str
+    again: bool
+    trial_train: CountOrNone
+    choose: CountOrNone
+    final_train: CountOrNone
+    validate: CountOrNone
+    confirm: CountOrNone
+
+
+class CandidateRecord(TypedDict):
+    name: str
+    changes: dict[str, Any]
+    reason: str
+    evidence: str
+    weight: float
+    parents: list[str]
+
+
+class BracketRecord(TypedDict):
+    sizes: Annotated[list[Count], Filled()]
+    seeds: Count
+    jobs: Count
+
+
+class _Round(TypedDict):
+    seconds: Seconds
+    names: list[str]
+
+
+class RoundRecord(_Round, total=False):
+    scores: dict[str, tuple[float, float]]
+    failures: dict[str, str]
+
+
+class _Environment(TypedDict):
+    command: str
+
+
+class OmittedRecord(TypedDict):
+    name: str
+    reason: str
+
+
+class ConfirmationRecord(TypedDict):
+    images: CountOrNone
+    only_winner: CountOrNone
+    only_start: CountOrNone
+    difference: float
+    low: float
+    high: float
+    winner_top1: Share
+    start_top1: Share
+    p_value: float
+
+
+class _Improvement(TypedDict):
+    asked: AskedRecord
+
+
+class ImprovementRecord(_Improvement, total=False):
+    """improve.json: what is known after each step. Further keys may stand beside these."""
+
+    may_train_again: bool
+    recipe: dict[str, Any]
+    holdout: HoldoutRecord
+    environment: _Environment
+    observations: list[str]
+    candidates: Annotated[list[CandidateRecord], Filled()]
+    omitted: list[OmittedRecord]
+    bracket: BracketRecord
+    images_per_second: Annotated[float, Range(above=0, high=1e12)]
+    rounds: list[RoundRecord]
+    search_until: float
+    final_seconds: Annotated[float, Range(above=0, high=1e9)]
+    spent_seconds: Seconds
+    winner: str | None
+    confirmation: ConfirmationRecord
+    sentence: Annotated[str, Filled()]
 
 
 class ClockRecord(TypedDict):
@@ -45,6 +137,21 @@ class Improvement:
         self.folder = folder
         path = folder / FILE
         self.record: dict[str, Any] = read_json(path, ImprovementRecord) if path.exists() else Record()
+        self._check_names()
+
+    def _check_names(self) -> None:
+        """Refuse rounds and a winner that are no candidates, and a step that lacks the one before it."""
+        record, source = self.record, str(self.folder / FILE)
+        known = {tree["name"] for tree in record.get("candidates", [])}
+        named = {name for entry in self.rounds for name in (*entry["names"], *entry.get("scores", {}))}
+        winner = record.get("winner")
+        if unknown := {*named, *([winner] if winner is not None else [])} - known:
+            raise damaged(source, f"it has no candidate {min(unknown)!r:.80}")
+        missing = {"candidates", "rounds", "symptoms", "observations", "omitted"} - set(record)
+        if "bracket" in record and missing:
+            raise damaged(source, f"it lacks '{min(missing)}'")
+        if len(self.rounds) > len(record.get("bracket", {"sizes": []})["sizes"]):
+            raise damaged(source, "it has more rounds than there are")
 
     def claim(self, asked: dict[str, Any]) -> None:
         """Take up the folder for this; one that holds something else is refused."""

@@ -18,7 +18,7 @@ from typing import IO, NamedTuple
 import numpy as np
 
 from vitling.data.sources.images import BadImage, EncodedImages, Images, identify
-from vitling.data.sources.tree import SPLITS, Found, Tree, is_hidden, is_image, read_tree
+from vitling.data.sources.tree import DEEPEST, SPLITS, Found, Tree, is_hidden, is_image, read_tree
 from vitling.errors import UserError, first_line
 
 MOST_BYTES = 2**29  # of one image, unpacked; Pillow has its own limit of pixels
@@ -182,6 +182,8 @@ def walk_tar(path: Path, contents: Sequence[str] = ()) -> Iterator[tuple[Member,
 def check_tar_entry(path: Path | str, entry: tarfile.TarInfo) -> str:
     """The name of what a tar holds; refused is everything but files and folders inside of it."""
     name = _safe_name(path, entry.name)
+    if entry.size < 0:  # what follows would be what was before, again and again
+        raise UserError(f"{path} is damaged: {entry.name[:80]} announces {entry.size} bytes; copy or download it again")
     if entry.issym() or entry.islnk():
         raise _link(path, entry.name, "pack what it points to (tar -h)")
     if entry.sparse is not None:
@@ -195,6 +197,10 @@ def _safe_name(path: Path | str, name: str) -> str:
     parts = name.replace("\\", "/").split("/")
     if name.startswith(("/", "\\")) or ".." in parts or "\0" in name or (len(parts[0]) == 2 and parts[0][1] == ":"):
         raise UserError(f"{path} holds '{name[:80]}', a path that leads outside of it; such an archive is not read")
+    if len(parts) > DEEPEST:
+        raise UserError(
+            f"{path} holds folders in folders, more than {DEEPEST} deep ({name[:80]}...); pack it again, flatter"
+        )
     return "/".join(part for part in parts if part not in ("", "."))
 
 

@@ -13,6 +13,7 @@ from vitling.data.splits import name_some
 from vitling.errors import UserError
 
 SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
+DEEPEST = 100  # folders in folders: nobody keeps images deeper, and a stranger's archive may nest a million
 
 
 class Found(NamedTuple):
@@ -151,6 +152,8 @@ def _images_below(tree: Tree, folder: str, others: list[str], above: tuple[str, 
     here = tree.real(folder)
     if here in above:
         raise UserError(f"{tree.show(folder)} is a link to a folder that it lies in; remove it")
+    if len(above) >= DEEPEST:
+        raise UserError(f"{tree.show(above[0])} holds folders in folders, more than {DEEPEST} deep; move the images up")
     folders, files = tree.scan(folder)
     for name in files:
         if is_image(name):
