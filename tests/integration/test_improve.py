@@ -210,7 +210,7 @@ def test_data_in_place_of_a_run_is_planned_trained_and_improved(tmp_path):
         (["RUN", "epochs=3", "--budget", "1h"], "settings (epochs=3) are for data"),
         (["nowhere", "--budget", "1h"], "unknown dataset 'nowhere'"),
         (["RUN", "--budget", "1h", "--init", "nothing.safetensors"], "no model at nothing.safetensors"),
-        (["RUN", "--budget", "1h", "--jobs", "0"], "0 is not in the range"),
+        (["RUN", "--budget", "1h", "--jobs", "0"], "'--jobs'"),
         (["RUN", "--budget", "1h", "--out", "RUN/inside"], "lies in the run that is improved"),
         (["RUN", "--budget", "1h", "--out", "FILE"], "is a file"),
     ],
