@@ -223,6 +223,12 @@ def test_bad_input_is_one_line(poor, tmp_path, monkeypatch, arguments, message):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
 
 
+def test_a_budget_without_room_for_a_trial_leaves_nothing_that_a_larger_one_would_be_refused_for(poor, tmp_path):
+    with pytest.raises(UserError, match="raise the budget"):
+        vitling.improve(poor.path, 20.0, tmp_path / "out", seeds=50, settings=Settings(**ONE_THREAD))
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_run_that_is_not_finished_is_refused(poor, tmp_path):
     class Stop(Callback):
         def on_step(self, *progress):
