@@ -16,9 +16,10 @@ import vitling  # noqa: F401  # isort: skip (before timm: it cures a torchvision
 
 import argparse
 import json
+import pickle
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,9 @@ from results_page import fill
 from ten_classes import PAIRS, write_ten_classes
 
 from vitling.data.sources.dataset import open_dataset
+from vitling.diagnose.causes import find_causes
 from vitling.diagnose.diagnosis import diagnose
+from vitling.diagnose.evidence import Evidence
 from vitling.diagnose.suspects import cross_validate
 from vitling.errors import UserError
 from vitling.recipes import Recipe, load_recipe, override
@@ -144,7 +147,9 @@ def folder_arrays(folder: Path) -> dict[str, np.ndarray]:
     names = sorted(path.name for path in (folder / "train").iterdir())
     found = {"class_names": np.array(names)}
     for split in ("train", "test"):
-        files = [(label, path) for label, name in enumerate(names) for path in sorted((folder / split / name).iterdir())]
+        files = [
+            (label, path) for label, name in enumerate(names) for path in sorted((folder / split / name).iterdir())
+        ]
         pixels = [np.asarray(Image.open(path).convert("RGB").resize((32, 32))) for _, path in files]
         found |= {f"{split}_images": np.stack(pixels), f"{split}_labels": np.array([label for label, _ in files])}
     return found
@@ -330,31 +335,37 @@ def chosen(args: argparse.Namespace) -> dict[str, Case]:
 
 
 def diagnose_all(args: argparse.Namespace) -> None:
-    """The table, kept as it grows in table.jsonl; a run that was diagnosed before is not asked again."""
-    kept = args.out / "table.jsonl"
-    known = {row["name"]: row for row in map(json.loads, kept.read_text().splitlines())} if kept.exists() else {}
+    """The table. What a diagnosis rests on is kept beside the runs, so that a changed rule is applied to all of them at once."""
+    rows = []
     for name, case in chosen(args).items():
-        if name in known or not (folder_of(name, args) / "recipe.yaml").exists():
+        if not (folder_of(name, args) / "recipe.yaml").exists():
             continue
-        began = time.monotonic()
-        (result,) = diagnose(Run(folder_of(name, args)))
-        problems = [finding.name for finding in result.findings if finding.state == "problem"]
-        row = {
-            "name": name,
-            "cause": case.cause,
-            "named": problems,
-            "accuracy": result.evaluation and result.evaluation.top1,
-            "outcome": outcome(case, problems),
-            "seconds": round(time.monotonic() - began),
-        }
-        known[name] = row
-        print(json.dumps(row), flush=True)
-        with open(kept, "a") as file:
-            file.write(json.dumps(row) + "\n")
-    table = table_of([known[name] for name in (HELD_OUT if args.held_out else CASES) if name in known])
+        evidence = look_at(name, args)
+        problems = [finding.name for finding in find_causes(evidence) if finding.state == "problem"]
+        accuracy = evidence.val and evidence.val.accuracy
+        rows.append(
+            dict(name=name, cause=case.cause, named=problems, accuracy=accuracy, outcome=outcome(case, problems))
+        )
+        print(json.dumps(rows[-1]), flush=True)
+    table = table_of(rows)
     print(table)
     if args.write:
         fill("held-out runs" if args.held_out else "sick runs", table, PAGE)
+
+
+def look_at(name: str, args: argparse.Namespace) -> Evidence:
+    """What the command finds out about a run; kept, without the pixels."""
+    folder = folder_of(name, args)
+    kept = args.out / "evidence" / f"{folder.name}.pickle"
+    if kept.exists():
+        return pickle.loads(kept.read_bytes())
+    (result,) = diagnose(Run(folder))
+    evidence = result.evidence
+    assert evidence is not None  # a run on its own data has one
+    light = {split: seen and replace(seen, pixels=seen.pixels[:0]) for split, seen in (("train", evidence.train), ("val", evidence.val))}  # fmt: skip
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_bytes(pickle.dumps(replace(evidence, **light)))
+    return evidence
 
 
 def outcome(case: Case, problems: list[str]) -> str:

@@ -68,6 +68,7 @@ def healthy(run: Run, **changes) -> Evidence:
         train=seen(0.99),
         val=seen(0.95),
         unchanged=0.9,
+        asked=600,
         mirrored={"hflip": 0.3, "vflip": 0.3},
         copies={"train": Copies([], 1200), "val": Copies([], 200), "test": Copies([], 400)},
         input_mean=np.array([0.0]),
@@ -118,14 +119,19 @@ def test_a_run_that_diverged_is_a_rate_too_high(run):
 
 
 def test_pixels_far_from_zero_and_one_are_a_wrong_normalisation_and_constants_of_another_dataset_are_not(run):
-    assert problems(healthy(run, input_mean=np.array([20.0]), input_std=np.array([50.0]))) == ["wrong normalisation"]
-    assert problems(healthy(run, input_mean=np.array([-1.8]), input_std=np.array([0.6]))) == []
+    given = override(run.recipe, {"mean": [0.9], "std": [0.01]})
+    far = dict(input_mean=np.array([20.0]), input_std=np.array([50.0]))
+    assert problems(healthy(run, recipe=given, **far)) == ["wrong normalisation"]
+    assert problems(healthy(run, recipe=given, input_mean=np.array([-1.8]), input_std=np.array([0.6]))) == []
+    constant = dict(input_mean=np.array([0.0]), input_std=np.array([0.0]))  # a channel that is black in all images
+    assert problems(healthy(run, **constant)) == []
 
 
 def test_mirroring_what_looks_otherwise_in_a_mirror_is_named_and_mirroring_photographs_is_not(run):
     mirroring = override(run.recipe, {"augment.hflip": 0.5})
     assert problems(healthy(run, recipe=mirroring)) == ["augmentation destroys the class"]
     assert problems(healthy(run, recipe=mirroring, mirrored={"hflip": 0.88, "vflip": 0.2})) == []
+    assert problems(healthy(run, recipe=mirroring, mirrored={"hflip": 0.6}, asked=10)) == []  # 9 and 6 images: chance
 
 
 def test_a_run_that_rises_to_its_end_was_too_short(run):
@@ -190,7 +196,7 @@ def test_every_command_is_one_that_the_recipe_and_the_network_allow(run):
     recipe = load_recipe(run.path / "recipe.yaml")
     for evidence in (
         healthy(run, recipe=override(run.recipe, {"augment.hflip": 0.5})),
-        healthy(run, input_mean=np.array([20.0])),
+        healthy(run, recipe=override(run.recipe, {"mean": [0.9], "std": [0.01]}), input_mean=np.array([20.0])),
         healthy(run, counts=np.array([3, *[120] * 9])),
         healthy(run, rates=RateTrial({1.0: 2.5, 0.1: 0.6, 10.0: 9.0}, 100, 2.3), train=seen(0.4), val=seen(0.4)),
     ):

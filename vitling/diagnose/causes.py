@@ -50,7 +50,10 @@ FLAT_LOSS = (
     0.03  # the training loss fell by less than this share in the second quarter: there is no room left in the network
 )
 WEAK = 0.02  # of accuracy, by which a class lies below all together at least, with 95 % confidence
-CHANGED = 0.02  # of accuracy: the same weights on the same images give the same
+CHANGED, CHANGED_IMAGES = (
+    0.02,
+    2.5,
+)  # of accuracy, and in images: the same weights on the same ones give the same, but for rounding
 
 
 def find_causes(e: Evidence) -> list[Finding]:
@@ -111,7 +114,7 @@ def changed(e: Evidence) -> list[Finding]:
     ):
         return []
     off = abs(e.val.accuracy - best)
-    if off <= CHANGED:
+    if off <= max(CHANGED, CHANGED_IMAGES / len(e.val.labels)):
         return []
     return [
         Finding(
@@ -133,6 +136,10 @@ def changed(e: Evidence) -> list[Finding]:
 
 def normalisation(e: Evidence) -> list[Finding]:
     if e.input_mean is None or e.input_std is None:
+        return []
+    if (
+        e.recipe.mean is None and e.recipe.std is None
+    ):  # they were measured on these images, also where a channel is constant
         return []
     mean, std = float(np.abs(e.input_mean).max()), e.input_std
     if mean <= INPUT_OFF[0] and std.min() >= INPUT_OFF[1] and std.max() <= INPUT_OFF[2]:
@@ -247,7 +254,8 @@ def mirroring(e: Evidence) -> list[Finding]:
         if not getattr(e.recipe.augment, axis) or axis not in e.mirrored:
             continue
         lost = 1 - e.learnt(e.mirrored[axis]) / e.learnt(e.unchanged)
-        if lost < MIRROR_LOSS:
+        correct = round(e.mirrored[axis] * e.asked), round(e.unchanged * e.asked)
+        if lost < MIRROR_LOSS or newcombe_interval(correct[1], e.asked, correct[0], e.asked)[0] <= 0:
             continue
         found.append(
             Finding(

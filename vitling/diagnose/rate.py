@@ -7,10 +7,12 @@ paired. A run whose rate is right learns faster at it than at a tenth of it, and
 import itertools
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from statistics import mean
+
+import numpy as np
 
 from vitling.callbacks import Callback
 from vitling.data.pipeline.reading import Reading
@@ -85,7 +87,13 @@ def try_rates(
         while (further := _further(losses)) is not None:
             losses[further] = _trial(setup, steps, [further * base for base in bases])
         callback.on_progress("trying learning rates", 4, 4)
-    return RateTrial(losses, steps, math.log(len(setup.data.class_names)))
+    return RateTrial(losses, steps, _loss_of_guessing(setup.data.images["train"].labels))
+
+
+def _loss_of_guessing(labels: Sequence[int]) -> float:
+    """Of always giving each class its share of the images: less than log(classes) where one of them is most of the data."""
+    shares = np.bincount(labels) / len(labels)
+    return float(-(shares[shares > 0] * np.log(shares[shares > 0])).sum())
 
 
 def _further(losses: dict[float, float]) -> float | None:
