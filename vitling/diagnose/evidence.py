@@ -55,6 +55,10 @@ class Seen:
         return self.correct / len(self.labels)
 
     @property
+    def loss(self) -> float:
+        return torch.nn.functional.cross_entropy(self.logits.double(), self.labels).item()
+
+    @property
     def probabilities(self) -> Tensor:
         return self.logits.double().softmax(dim=1)
 
@@ -141,7 +145,14 @@ def gather_evidence(
     if _rate_is_in_doubt(evidence) and can_try(recipe):
         seconds = max(LEAST_TRIAL_SECONDS, TRIAL_SHARE * info.get("wall_seconds", 0.0))
         try:
-            evidence.rates = try_rates(recipe, seconds=seconds, dataset=dataset, reading=reading, callback=callback)
+            evidence.rates = try_rates(
+                recipe,
+                seconds=seconds,
+                most_steps=int(info.get("steps_trained", 0)),
+                dataset=dataset,
+                reading=reading,
+                callback=callback,
+            )
         except UserError as error:  # such as an init= that is gone: everything else can still be said
             evidence.notes.append(f"other learning rates could not be tried: {error}")
     return evidence
