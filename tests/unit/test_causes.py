@@ -126,6 +126,13 @@ def test_a_run_that_diverged_is_a_rate_too_high(run):
     assert problems(evidence) == ["rate too high"]
 
 
+def test_a_run_that_was_killed_is_called_interrupted_not_too_short(run):
+    (run.path / "run.json").write_text(json.dumps({**run.info, "status": "running"}))
+    half = healthy(Run(run.path), curve=course([0.2, 0.4, 0.6]), train=seen(0.6), val=seen(0.6), rates=RIGHT)
+    assert problems(half) == ["interrupted"]
+    assert find_causes(half)[0].command.startswith("vitling train digits --recipe ")
+
+
 def test_pixels_far_from_zero_and_one_are_a_wrong_normalisation_and_constants_of_another_dataset_are_not(run):
     given = override(run.recipe, {"mean": [0.9], "std": [0.01]})
     far = dict(input_mean=np.array([20.0]), input_std=np.array([50.0]))

@@ -132,6 +132,25 @@ def changed(e: Evidence) -> list[Finding]:
     ]
 
 
+def interrupted(e: Evidence) -> list[Finding]:
+    """A run that was stopped or killed: what it had not learnt by then says nothing about its settings."""
+    if e.run.finished or "loss became" in e.failure or e.curve is None:
+        return []
+    done, asked = e.curve.epochs[-1], e.recipe.epochs
+    return [
+        Finding(
+            name="interrupted",
+            state="problem",
+            value=float(done),
+            sentence=f"It is not finished: it was stopped after {done:.4g} of its {asked:g} epochs, or is still being trained.",
+            reference="What it lacks may be what it would have learned in the rest.",
+            advice="repeat the command that began it, which goes on where it stopped; where that is lost, begin anew.",
+            command=changed_recipe(e.run, {}, name="again"),
+            gain=_room(e, 0.5),
+        )
+    ]
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Input, rate, labels, augmentation
 
@@ -505,14 +524,15 @@ def copies_in_train(e: Evidence) -> list[Finding]:
 
 
 RULES: Sequence[Callable[[Evidence], list[Finding]]] = (
-    leaks, changed, normalisation, rate, wrong_labels, mirroring, few_images, too_large, too_long, overfitting, too_short, too_small,
+    leaks, changed, interrupted, normalisation, rate, wrong_labels, mirroring, few_images, too_large, too_long, overfitting, too_short, too_small,
     weak_classes, copies_in_train,
 )  # fmt: skip
-FIRST = ("leak", "changed since training")
+FIRST = ("leak", "changed since training", "interrupted")
 _LENGTH = ("too short", "too long", "network too small", "network too large", "overfitting", "too little data")
 _RATE = ("rate too high", "rate too low")
 EXPLAINS: dict[str, tuple[str, ...]] = {
     "changed since training": (*_LENGTH, *_RATE, "wrong labels", "weak class"),
+    "interrupted": (*_LENGTH, *_RATE, "weak class"),
     "wrong normalisation": (*_LENGTH, *_RATE, "weak class"),
     "rate too high": (*_LENGTH, "weak class"),
     "rate too low": (*_LENGTH, "weak class"),
