@@ -118,7 +118,7 @@ HELD_OUT: dict[str, Case] = {
     "healthy: ViT with mixup": Case(None, "digits/vit_nano", {"epochs": 40, "method_args.mixup": 0.2}),
     "healthy: CNN of 11 M parameters": Case(None, "digits/resnet18_nano", {**PHOTOGRAPHS, "model": "resnet18", "img_size": 32, "epochs": 15, "optim.lr": 1e-3}, "six"),
     "healthy: classes of 13 to 130 images": Case(None, "digits/dhvt_nano", {"epochs": 40}, "digits_unequal"),
-    "healthy: three classes of 40 drawings": Case(None, "vitling/nano", {"epochs": 60}, "shapes"),
+    "healthy: three classes of 40 drawings": Case(None, "vitling/nano", {"epochs": 60, "batch_size": 32}, "shapes"),
     "healthy: arrows": Case(None, "vitling/nano", {"epochs": 10, "augment.hflip": 0}, "arrows"),
 }  # fmt: skip
 

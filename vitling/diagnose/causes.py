@@ -260,9 +260,10 @@ def label_noise(e: Evidence) -> ConfidentErrors | None:
     """
     probe = e.probe and _contradiction(e, e.probe.left_out, e.probe.labels)
     own = [x for seen in (e.train, e.val) if seen and (x := _contradiction(e, seen.probabilities, seen.labels))]
-    if probe and (own or e.learnt(e.probe.accuracy) >= KNOWS_WELL * (1 - probe.share)):  # type: ignore[union-attr]
+    known = e.learnt(e.probe.accuracy) if e.probe else 0.0
+    if probe and (own or known >= KNOWS_WELL * (1 - probe.share)):
         return probe
-    return own[1] if len(own) == 2 else None
+    return own[1] if len(own) == 2 and known < KNOWS_WELL else None  # who knows the classes and doubts no label is believed
 
 
 def _contradiction(e: Evidence, scores: torch.Tensor, labels: torch.Tensor) -> ConfidentErrors | None:
