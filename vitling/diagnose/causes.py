@@ -263,7 +263,9 @@ def label_noise(e: Evidence) -> ConfidentErrors | None:
     known = e.learnt(e.probe.accuracy) if e.probe else 0.0
     if probe and (own or known >= KNOWS_WELL * (1 - probe.share)):
         return probe
-    return own[1] if len(own) == 2 and known < KNOWS_WELL else None  # who knows the classes and doubts no label is believed
+    return (
+        own[1] if len(own) == 2 and known < KNOWS_WELL else None
+    )  # who knows the classes and doubts no label is believed
 
 
 def _contradiction(e: Evidence, scores: torch.Tensor, labels: torch.Tensor) -> ConfidentErrors | None:

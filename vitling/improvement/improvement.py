@@ -155,9 +155,8 @@ class _Process:
         winner = self._run_rounds(holdout)
         if winner is None:
             tried = len({name for entry in self.state.rounds for name in entry["names"]}) - 1
-            sentence = (
-                f"nothing was better: none of {tried} candidates beat the run's own recipe on the images that choose"
-            )
+            who = "the one candidate did not beat" if tried == 1 else f"none of {tried} candidates beat"
+            sentence = f"nothing was better: {who} the run's own recipe on the images that choose"
         else:
             sentence = self._finish(start, holdout, images["confirm"], run, winner)
         self.clock.beat(now=True)
