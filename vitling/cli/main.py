@@ -139,7 +139,8 @@ def _run() -> int:
 def _in_our_words(error: Any) -> str:
     """What typer says of a wrong argument, and what was given: where pydantic checks for typer, it says only what is allowed."""
     text = error.format_message().strip()
-    if failures := getattr(error.__cause__, "errors", list)():
+    failures: list[dict] = getattr(error.__cause__, "errors", list)()
+    if failures:
         text = text.replace("Invalid value for", f"Invalid value {shorten(failures[0]['input'])} for", 1)
     return text[:1].lower() + text[1:] + ("" if text.endswith((".", "?")) else ".")
 

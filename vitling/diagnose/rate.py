@@ -7,7 +7,7 @@ paired. A run whose rate is right learns faster at it than at a tenth of it, and
 import itertools
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from statistics import mean
@@ -110,7 +110,7 @@ def _try_around(setup: Setup, bases: list[float], steps: int, callback: Callback
     return losses
 
 
-def _loss_of_guessing(labels: Sequence[int]) -> float:
+def _loss_of_guessing(labels: np.ndarray) -> float:
     """Of always giving each class its share of the images: less than log(classes) where one of them is most of the data."""
     shares = np.bincount(labels) / len(labels)
     return float(-(shares[shares > 0] * np.log(shares[shares > 0])).sum())
