@@ -16,11 +16,11 @@ PAIRS = [
 ]  # fmt: skip
 
 
-def write_ten_classes(source: Path, target: Path) -> None:
+def write_ten_classes(source: Path, target: Path, pairs: list[tuple[str, str]] = PAIRS) -> None:
     with np.load(source) as file:
         names = file["class_names"].tolist()
-        number = {names.index(name): i for i, pair in enumerate(PAIRS) for name in pair}
-        parts = {"class_names": np.array(["/".join(pair) for pair in PAIRS])}
+        number = {names.index(name): i for i, pair in enumerate(pairs) for name in pair}
+        parts = {"class_names": np.array(["/".join(pair) for pair in pairs])}
         for split in ("train", "test"):
             kept = np.isin(file[f"{split}_labels"], list(number))
             parts[f"{split}_images"] = file[f"{split}_images"][kept]

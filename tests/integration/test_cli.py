@@ -140,6 +140,13 @@ def test_a_command_typed_wrongly_is_one_line_that_names_the_help(tmp_path):
     assert not (tmp_path / "a").exists()
 
 
+@pytest.mark.parametrize("given", ["0", "513", "two"])
+def test_a_value_that_is_not_allowed_is_named_with_its_option(given):
+    message = error("study", "anything", "--jobs", given)
+    assert "'--jobs'" in message
+    assert given in message.replace("'--jobs'", "")
+
+
 def test_what_is_no_run_or_a_broken_one_is_one_clear_line(run, photographs, tmp_path):
     broken = {name: tmp_path / name for name in ("corrupted", "weights")}
     for copy in broken.values():

@@ -224,9 +224,9 @@ def test_data_in_place_of_a_run_is_planned_trained_and_improved(tmp_path):
         (["RUN", "epochs=3", "--budget", "1h"], "settings (epochs=3) are for data"),
         (["nowhere", "--budget", "1h"], "unknown dataset 'nowhere'"),
         (["RUN", "--budget", "1h", "--init", "nothing.safetensors"], "no model at nothing.safetensors"),
-        (["RUN", "--budget", "1h", "--jobs", "0"], "0 is not in the range"),
         (["RUN", "--budget", "1h", "--on", "moon"], "unknown engine 'moon'"),
         (["RUN", "--budget", "1h", "--on", "slurm:time=soon,cluster=local"], "time=soon is not a number of minutes"),
+        (["RUN", "--budget", "1h", "--jobs", "0"], "'--jobs'"),
         (["RUN", "--budget", "1h", "--out", "RUN/inside"], "lies in the run that is improved"),
         (["RUN", "--budget", "1h", "--out", "FILE"], "is a file"),
     ],
@@ -237,6 +237,12 @@ def test_bad_input_is_one_line(poor, tmp_path, monkeypatch, arguments, message):
     stand_in = {"RUN": str(poor.path), "RUN/inside": str(poor.path / "inside"), "FILE": str(tmp_path / "file")}
     assert message in error("improve", *(stand_in.get(word, word) for word in arguments))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
+
+
+def test_a_budget_without_room_for_a_trial_leaves_nothing_that_a_larger_one_would_be_refused_for(poor, tmp_path):
+    with pytest.raises(UserError, match="raise the budget"):
+        vitling.improve(poor.path, 20.0, tmp_path / "out", seeds=50, settings=Settings(**ONE_THREAD))
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_run_that_is_not_finished_is_refused(poor, tmp_path):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from vitling.data.probe import Probe
 from vitling.data.sources.images import ArrayImages
 from vitling.diagnose.causes import find_causes
 from vitling.diagnose.curve import Curve
@@ -25,12 +26,12 @@ def run(tmp_path):
     path = tmp_path / "run"
     path.mkdir()
     recipe = Recipe(
-        model="dhvt_test", data="digits", epochs=40, img_size=(8, 8), channels=1, optim=Optim(warmup_epochs=2),
+        model="dhvt_test", data="digits", epochs=40, img_size=(16, 16), channels=1, optim=Optim(warmup_epochs=2),
         augment=Augment(crop="pad", hflip=0.0),
     )  # fmt: skip
     save_recipe(recipe, path / "recipe.yaml")
     preprocessing = dict(
-        size=[8, 8], fit="resize", channels=1, max_value=255, mean=[0.3], std=[0.4], test_crop=None, interpolation="bicubic",
+        size=[16, 16], fit="resize", channels=1, max_value=255, mean=[0.3], std=[0.4], test_crop=None, interpolation="bicubic",
     )  # fmt: skip
     info = {"status": "finished", "class_names": NAMES, "preprocessing": preprocessing, "wall_seconds": 60.0}
     (path / "run.json").write_text(json.dumps(info))
@@ -44,6 +45,13 @@ def seen(accuracy: float, images: int = 1000) -> Seen:
     logits = 4 * torch.nn.functional.one_hot(torch.as_tensor(guesses), 10).float()
     held = ArrayImages(np.zeros((images, 8, 8, 1), np.uint8), labels)
     return Seen(held, logits, torch.zeros(images, 1, 8, 8, dtype=torch.uint8))
+
+
+def probe(accuracy: float, images: int = 1000) -> Probe:
+    """A linear classifier that names so many correctly; it doubts each of its guesses, so that it says nothing about labels."""
+    one, nothing = seen(accuracy, images), torch.zeros(1)
+    scale = nothing, nothing
+    return Probe(torch.arange(images), one.labels, one.logits, scale, nothing, scale, nothing, nothing)
 
 
 def course(accuracy, val_loss=None, train_loss=None) -> Curve:
@@ -68,6 +76,7 @@ def healthy(run: Run, **changes) -> Evidence:
         train=seen(0.99),
         val=seen(0.95),
         unchanged=0.9,
+        asked=600,
         mirrored={"hflip": 0.3, "vflip": 0.3},
         copies={"train": Copies([], 1200), "val": Copies([], 200), "test": Copies([], 400)},
         input_mean=np.array([0.0]),
@@ -117,15 +126,27 @@ def test_a_run_that_diverged_is_a_rate_too_high(run):
     assert problems(evidence) == ["rate too high"]
 
 
+def test_a_run_that_was_killed_is_called_interrupted_not_too_short(run):
+    (run.path / "run.json").write_text(json.dumps({**run.info, "status": "running"}))
+    half = healthy(Run(run.path), curve=course([0.2, 0.4, 0.6]), train=seen(0.6), val=seen(0.6), rates=RIGHT)
+    assert problems(half) == ["interrupted"]
+    assert find_causes(half)[0].command.startswith("vitling train digits --recipe ")
+
+
 def test_pixels_far_from_zero_and_one_are_a_wrong_normalisation_and_constants_of_another_dataset_are_not(run):
-    assert problems(healthy(run, input_mean=np.array([20.0]), input_std=np.array([50.0]))) == ["wrong normalisation"]
-    assert problems(healthy(run, input_mean=np.array([-1.8]), input_std=np.array([0.6]))) == []
+    given = override(run.recipe, {"mean": [0.9], "std": [0.01]})
+    far = dict(input_mean=np.array([20.0]), input_std=np.array([50.0]))
+    assert problems(healthy(run, recipe=given, **far)) == ["wrong normalisation"]
+    assert problems(healthy(run, recipe=given, input_mean=np.array([-1.8]), input_std=np.array([0.6]))) == []
+    constant = dict(input_mean=np.array([0.0]), input_std=np.array([0.0]))  # a channel that is black in all images
+    assert problems(healthy(run, **constant)) == []
 
 
 def test_mirroring_what_looks_otherwise_in_a_mirror_is_named_and_mirroring_photographs_is_not(run):
     mirroring = override(run.recipe, {"augment.hflip": 0.5})
     assert problems(healthy(run, recipe=mirroring)) == ["augmentation destroys the class"]
     assert problems(healthy(run, recipe=mirroring, mirrored={"hflip": 0.88, "vflip": 0.2})) == []
+    assert problems(healthy(run, recipe=mirroring, mirrored={"hflip": 0.6}, asked=10)) == []  # 9 and 6 images: chance
 
 
 def test_a_run_that_rises_to_its_end_was_too_short(run):
@@ -141,17 +162,36 @@ def test_a_run_whose_validation_loss_rose_for_most_of_it_was_too_long(run):
     assert int(epochs.removeprefix("epochs=")) < 20
 
 
-def test_thousands_of_parameters_per_image_are_too_many_where_it_overfits(run):
-    assert problems(healthy(run, parameters=6_000_000, train=seen(1.0), val=seen(0.6)))[0] == "network too large"
+def test_thousands_of_parameters_per_image_are_too_many_where_a_linear_classifier_does_better(run):
+    poor = dict(parameters=6_000_000, train=seen(1.0), val=seen(0.6))
+    assert problems(healthy(run, **poor, probe=probe(0.8)))[0] == "network too large"
+    assert problems(healthy(run, **poor, probe=probe(0.5))) == []  # a CNN has as many, and is the best that there is
+    begun = override(run.recipe, {"init": "hf-hub:somebody/network"})
+    assert problems(healthy(run, **poor, probe=probe(0.8), recipe=begun)) == []
     assert problems(healthy(run, parameters=6_000_000)) == []  # it does well all the same
 
 
-def test_a_network_that_stopped_learning_early_at_a_right_rate_is_too_small(run):
+def test_a_network_that_stopped_learning_early_at_a_right_rate_is_too_small_where_a_linear_classifier_does_better(run):
     flat = [2.3, 1.9, *[1.6] * 38]
-    small = healthy(
-        run, curve=course([0.2, *[0.4] * 39], flat, flat), train=seen(0.42), val=seen(0.4), rates=RIGHT, parameters=500
+    early = dict(
+        curve=course([0.2, *[0.4] * 39], flat, flat), train=seen(0.42), val=seen(0.4), rates=RIGHT, parameters=500
     )
-    assert problems(small) == ["network too small"]
+    assert problems(healthy(run, **early, probe=probe(0.7))) == ["network too small"]
+    unsure = healthy(run, **early, probe=probe(0.4))  # it may be the images that tell no more
+    assert [finding.name for finding in find_causes(unsure) if finding.state == "watch"] == ["network too small"]
+
+
+def test_rates_that_learnt_nothing_judge_nothing(run):
+    untold = RateTrial({1.0: 2.34, 0.1: 2.2, 10.0: 5.4}, 80, 2.3)
+    flat = [2.3, 1.9, *[1.6] * 38]
+    early = healthy(run, curve=course([0.2, *[0.4] * 39], flat, flat), train=seen(0.42), val=seen(0.4), rates=untold)
+    assert problems(replace(early, probe=probe(0.9))) == []
+
+
+def test_a_rate_at_which_the_whole_run_got_further_than_the_trial_at_another_was_not_wrong(run):
+    faster = RateTrial({1.0: 1.6, 0.1: 2.1, 10.0: 1.2}, 80, 2.3)
+    assert "rate too low" in problems(healthy(run, rates=faster, train=seen(0.5), val=seen(0.5)))
+    assert problems(healthy(run, rates=faster, train=seen(0.85), val=seen(0.85))) == []
 
 
 def test_a_gap_is_a_problem_where_remedies_were_left_unused_and_else_a_lack_of_images(run):
@@ -190,7 +230,7 @@ def test_every_command_is_one_that_the_recipe_and_the_network_allow(run):
     recipe = load_recipe(run.path / "recipe.yaml")
     for evidence in (
         healthy(run, recipe=override(run.recipe, {"augment.hflip": 0.5})),
-        healthy(run, input_mean=np.array([20.0])),
+        healthy(run, recipe=override(run.recipe, {"mean": [0.9], "std": [0.01]}), input_mean=np.array([20.0])),
         healthy(run, counts=np.array([3, *[120] * 9])),
         healthy(run, rates=RateTrial({1.0: 2.5, 0.1: 0.6, 10.0: 9.0}, 100, 2.3), train=seen(0.4), val=seen(0.4)),
     ):

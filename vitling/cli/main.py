@@ -121,9 +121,10 @@ def _run() -> int:
         print(f"error: {one_line(str(error))}", file=sys.stderr)
         return 2
     except UsageError as error:
-        text = error.format_message().strip()
-        text = text[:1].lower() + text[1:] + ("" if text.endswith((".", "?")) else ".")
-        print(f"error: {text} See `{error.ctx.command_path if error.ctx else 'vitling'} --help`.", file=sys.stderr)
+        print(
+            f"error: {_in_our_words(error)} See `{error.ctx.command_path if error.ctx else 'vitling'} --help`.",
+            file=sys.stderr,
+        )
         return 2
     except OSError as error:  # a path that may not be read or written, or cannot exist
         if not error.filename:
@@ -133,6 +134,15 @@ def _run() -> int:
     if code == 130:  # Ctrl-C
         print("interrupted", file=sys.stderr)
     return code
+
+
+def _in_our_words(error: Any) -> str:
+    """What typer says of a wrong argument, and what was given: where pydantic checks for typer, it says only what is allowed."""
+    text = error.format_message().strip()
+    failures: list[dict] = getattr(error.__cause__, "errors", list)()
+    if failures:
+        text = text.replace("Invalid value for", f"Invalid value {shorten(failures[0]['input'])} for", 1)
+    return text[:1].lower() + text[1:] + ("" if text.endswith((".", "?")) else ".")
 
 
 @contextmanager

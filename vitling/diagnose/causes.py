@@ -22,6 +22,7 @@ from vitling.diagnose.curve import FEWEST
 from vitling.diagnose.evidence import Evidence
 from vitling.diagnose.indicator import Finding
 from vitling.diagnose.label_errors import ConfidentErrors, confident_errors
+from vitling.diagnose.rate import CLEAR
 from vitling.evaluation.intervals import newcombe_interval, wilson_interval
 from vitling.optim import peak_lr
 from vitling.reports.page import counted
@@ -37,7 +38,7 @@ MIRROR_LOSS = 1 / 3  # of what the probe knows: photographs lose nothing of it w
 NOISE_FOUND = (
     0.02  # the share of the surest predictions that contradict their label, at least (lower end of its interval)
 )
-SURE_IMAGES = 100  # that are looked at for it, and between a tenth and three tenths of all
+SURE = 0.1  # of the images, that are looked at for it: among more of them even a good classifier errs
 KNOWS, KNOWS_WELL = 0.4, 0.6  # of the way from guessing to knowing: who knows less cannot judge labels
 FLAT = 0.5  # wrong labels are spread evenly; the mistakes of a weak model vanish where it is surest
 FEW_IMAGES, FEW_SHARE = 10, 0.2  # of a class, and as a share of the median class
@@ -49,8 +50,12 @@ SHORT_EPOCHS = 5
 FLAT_LOSS = (
     0.03  # the training loss fell by less than this share in the second quarter: there is no room left in the network
 )
+TINY_SIDE = 16  # pixels, below which moving an image by one makes another image of it
 WEAK = 0.02  # of accuracy, by which a class lies below all together at least, with 95 % confidence
-CHANGED = 0.02  # of accuracy: the same weights on the same images give the same
+CHANGED, CHANGED_IMAGES = (
+    0.02,
+    2.5,
+)  # of accuracy, and in images: the same weights on the same ones give the same, but for rounding
 
 
 def find_causes(e: Evidence) -> list[Finding]:
@@ -111,7 +116,7 @@ def changed(e: Evidence) -> list[Finding]:
     ):
         return []
     off = abs(e.val.accuracy - best)
-    if off <= CHANGED:
+    if off <= max(CHANGED, CHANGED_IMAGES / len(e.val.labels)):
         return []
     return [
         Finding(
@@ -127,12 +132,35 @@ def changed(e: Evidence) -> list[Finding]:
     ]
 
 
+def interrupted(e: Evidence) -> list[Finding]:
+    """A run that was stopped or killed: what it had not learnt by then says nothing about its settings."""
+    if e.run.finished or "loss became" in e.failure or e.curve is None:
+        return []
+    done, asked = e.curve.epochs[-1], e.recipe.epochs
+    return [
+        Finding(
+            name="interrupted",
+            state="problem",
+            value=float(done),
+            sentence=f"It is not finished: it was stopped after {done:.4g} of its {asked:g} epochs, or is still being trained.",
+            reference="What it lacks may be what it would have learned in the rest.",
+            advice="repeat the command that began it, which goes on where it stopped; where that is lost, begin anew.",
+            command=changed_recipe(e.run, {}, name="again"),
+            gain=_room(e, 0.5),
+        )
+    ]
+
+
 # ---------------------------------------------------------------------------------------------------------------------
 # Input, rate, labels, augmentation
 
 
 def normalisation(e: Evidence) -> list[Finding]:
     if e.input_mean is None or e.input_std is None:
+        return []
+    if (
+        e.recipe.mean is None and e.recipe.std is None
+    ):  # they were measured on these images, also where a channel is constant
         return []
     mean, std = float(np.abs(e.input_mean).max()), e.input_std
     if mean <= INPUT_OFF[0] and std.min() >= INPUT_OFF[1] and std.max() <= INPUT_OFF[2]:
@@ -158,9 +186,9 @@ def rate(e: Evidence) -> list[Finding]:
     if trial is None:
         return []
     verdict = trial.verdict
-    if verdict == "right" and diverged:
+    if verdict in ("right", "unclear") and diverged:
         verdict = "high"
-    if verdict == "right":
+    if verdict in ("right", "unclear") or (not diverged and _got_further(e)):
         return []
     factor = trial.best if trial.best != 1.0 else 0.1
     here = "it diverged" if diverged else f"its loss is {trial.losses[1.0]:.2f}"
@@ -180,6 +208,15 @@ def rate(e: Evidence) -> list[Finding]:
             details={"losses": {f"{key:g}": value for key, value in trial.losses.items()}},
         )
     ]
+
+
+def _got_further(e: Evidence) -> bool:
+    """Whether the run knows its training images clearly better than the trial at another rate: then that one only began faster."""
+    return (
+        e.train is not None
+        and e.rates is not None
+        and e.train.loss < min(e.rates.losses.values()) - CLEAR * e.rates.chance
+    )
 
 
 def _rate_changes(e: Evidence, factor: float) -> dict:
@@ -223,18 +260,20 @@ def label_noise(e: Evidence) -> ConfidentErrors | None:
     """
     probe = e.probe and _contradiction(e, e.probe.left_out, e.probe.labels)
     own = [x for seen in (e.train, e.val) if seen and (x := _contradiction(e, seen.probabilities, seen.labels))]
-    if probe and (own or e.learnt(e.probe.accuracy) >= KNOWS_WELL * (1 - probe.share)):  # type: ignore[union-attr]
+    known = e.learnt(e.probe.accuracy) if e.probe else 0.0
+    if probe and (own or known >= KNOWS_WELL * (1 - probe.share)):
         return probe
-    return own[1] if len(own) == 2 else None
+    return (
+        own[1] if len(own) == 2 and known < KNOWS_WELL else None
+    )  # who knows the classes and doubts no label is believed
 
 
 def _contradiction(e: Evidence, scores: torch.Tensor, labels: torch.Tensor) -> ConfidentErrors | None:
     accuracy = (scores.argmax(dim=1) == labels).float().mean().item()
-    share = min(max(SURE_IMAGES / len(labels), 0.1), 0.3)
-    surest = confident_errors(scores, labels, share)
+    surest = confident_errors(scores, labels, SURE)
     if surest is None or e.learnt(accuracy) < KNOWS or surest.interval[0] < NOISE_FOUND:
         return None
-    half = confident_errors(scores, labels, share / 2)
+    half = confident_errors(scores, labels, SURE / 2)
     return surest if half is None or half.share >= FLAT * surest.share else None
 
 
@@ -247,7 +286,8 @@ def mirroring(e: Evidence) -> list[Finding]:
         if not getattr(e.recipe.augment, axis) or axis not in e.mirrored:
             continue
         lost = 1 - e.learnt(e.mirrored[axis]) / e.learnt(e.unchanged)
-        if lost < MIRROR_LOSS:
+        correct = round(e.mirrored[axis] * e.asked), round(e.unchanged * e.asked)
+        if lost < MIRROR_LOSS or newcombe_interval(correct[1], e.asked, correct[0], e.asked)[0] <= 0:
             continue
         found.append(
             Finding(
@@ -271,8 +311,10 @@ def mirroring(e: Evidence) -> list[Finding]:
 
 
 def too_large(e: Evidence) -> list[Finding]:
+    """Thousands of parameters per image, and a linear classifier does better. Who beats that one, or begins with what was learnt
+    elsewhere, is not too large, however many parameters it has: a ResNet-18 has 11 million, and does well on a thousand images."""
     ratio = e.parameters / max(e.train_images, 1)
-    if e.val is None or ratio < LARGE or not (_gap(e)[0] > GAP or _behind_probe(e)):
+    if e.val is None or ratio < LARGE or e.recipe.init or not _behind_probe(e):
         return []
     return [
         Finding(
@@ -379,6 +421,7 @@ def too_short(e: Evidence) -> list[Finding]:
 
 
 def too_small(e: Evidence) -> list[Finding]:
+    """A problem where a linear classifier does better; else it may be the images that do not tell more, or the augmentation."""
     c = e.curve
     if c is None or e.train is None or e.is_fitted or c.middle_fall is None:
         return []
@@ -389,9 +432,11 @@ def too_small(e: Evidence) -> list[Finding]:
     return [
         Finding(
             name="network too small",
-            state="problem",
+            state="problem" if _behind_probe(e) else "watch",
             value=float(e.parameters),
-            sentence="The network is too small: it cannot even learn its training images, and stopped getting better long before the end.",
+            sentence="The network is too small: it cannot even learn its training images, and stopped getting better long before the end."
+            if _behind_probe(e)
+            else "It stopped getting better long before the end, without knowing its training images: a larger network may.",
             reference=f"Its training loss fell by {c.middle_fall:.1%} in the second quarter of the run, at a rate that is right. {_both(e)}",
             advice="let a plan choose a larger network that fits the time.",
             command=planned_run(e.run),
@@ -482,14 +527,15 @@ def copies_in_train(e: Evidence) -> list[Finding]:
 
 
 RULES: Sequence[Callable[[Evidence], list[Finding]]] = (
-    leaks, changed, normalisation, rate, wrong_labels, mirroring, few_images, too_large, too_long, overfitting, too_short, too_small,
+    leaks, changed, interrupted, normalisation, rate, wrong_labels, mirroring, few_images, too_large, too_long, overfitting, too_short, too_small,
     weak_classes, copies_in_train,
 )  # fmt: skip
-FIRST = ("leak", "changed since training")
+FIRST = ("leak", "changed since training", "interrupted")
 _LENGTH = ("too short", "too long", "network too small", "network too large", "overfitting", "too little data")
 _RATE = ("rate too high", "rate too low")
 EXPLAINS: dict[str, tuple[str, ...]] = {
     "changed since training": (*_LENGTH, *_RATE, "wrong labels", "weak class"),
+    "interrupted": (*_LENGTH, *_RATE, "weak class"),
     "wrong normalisation": (*_LENGTH, *_RATE, "weak class"),
     "rate too high": (*_LENGTH, "weak class"),
     "rate too low": (*_LENGTH, "weak class"),
@@ -536,7 +582,7 @@ def _unused(e: Evidence) -> dict:
     """Remedies against overfitting that the run did without, and that our measurements do not speak against."""
     augment = e.recipe.augment
     unused: dict[str, object] = {}
-    if augment.crop == "none":
+    if augment.crop == "none" and min(e.run.preprocessing().size) >= TINY_SIDE:
         unused |= {"augment.crop": "pad", "augment.crop_padding_mode": "reflect"}
     kept = e.mirrored.get("hflip")
     safe = (

@@ -14,7 +14,7 @@ from vitling.data.pipeline.reading import Reading
 from vitling.data.pipeline.training_data import split_training
 from vitling.data.probe import Probe, fit_probe
 from vitling.data.sources.dataset import Dataset
-from vitling.data.sources.images import Images
+from vitling.data.sources.images import Images, evenly
 from vitling.data.thumbnails import make_thumbnails
 from vitling.diagnose.curve import Curve
 from vitling.diagnose.rate import RateTrial, can_try, try_rates
@@ -27,6 +27,7 @@ from vitling.runs.run import Run
 
 TRAINED_ON, HELD_OUT = 2000, 4000  # images whose predictions are looked at, at most
 LOOKED_AT = 6000  # images of a split that are searched for copies, at most
+INPUT_IMAGES = 512  # whose pixels are measured
 PROBED = 1500  # images that the linear classifier learns from
 FITTED = 0.9  # of what lies between guessing and knowing: who gets that on training images has learnt them
 TRIAL_SHARE, LEAST_TRIAL_SECONDS = 0.2, 20.0  # of the run's time, for trying learning rates
@@ -52,6 +53,10 @@ class Seen:
     @property
     def accuracy(self) -> float:
         return self.correct / len(self.labels)
+
+    @property
+    def loss(self) -> float:
+        return torch.nn.functional.cross_entropy(self.logits.double(), self.labels).item()
 
     @property
     def probabilities(self) -> Tensor:
@@ -80,6 +85,7 @@ class Evidence:
     probe: Probe | None = None  # on training images
     mirrored: dict[str, float] = field(default_factory=dict)  # the probe's accuracy on images mirrored: hflip, vflip
     unchanged: float | None = None  # and on the same images as they are
+    asked: int = 0  # how many those are
     copies: dict[str, Copies] = field(default_factory=dict)  # of train, val and test
     input_mean: np.ndarray | None = None  # of the pixels after normalisation, by channel
     input_std: np.ndarray | None = None
@@ -139,7 +145,14 @@ def gather_evidence(
     if _rate_is_in_doubt(evidence) and can_try(recipe):
         seconds = max(LEAST_TRIAL_SECONDS, TRIAL_SHARE * info.get("wall_seconds", 0.0))
         try:
-            evidence.rates = try_rates(recipe, seconds=seconds, dataset=dataset, reading=reading, callback=callback)
+            evidence.rates = try_rates(
+                recipe,
+                seconds=seconds,
+                most_steps=int(info.get("steps_trained", 0)),
+                dataset=dataset,
+                reading=reading,
+                callback=callback,
+            )
         except UserError as error:  # such as an init= that is gone: everything else can still be said
             evidence.notes.append(f"other learning rates could not be tried: {error}")
     return evidence
@@ -180,7 +193,8 @@ def _look_at_input(evidence: Evidence, run: Run, train: Images) -> None:
     """Mean and deviation of what the network gets, by channel."""
     preprocessing = run.preprocessing()
     pixels = evidence.train.pixels if evidence.train else decode(_some(train, TRAINED_ON), **preprocessing.fit_args())
-    values = torch.cat([part.float().div(255) for part in pixels[:512].split(64)])
+    some = pixels[evenly(len(pixels), INPUT_IMAGES)]  # of all classes: images often lie in their order
+    values = torch.cat([part.float().div(255) for part in some.split(64)])
     mean = values.mean(dim=(0, 2, 3)).numpy()
     std = values.std(dim=(0, 2, 3)).numpy()
     evidence.input_mean = (mean - np.array(preprocessing.mean)) / np.array(preprocessing.std)
@@ -227,5 +241,5 @@ def _look_at_mirrors(evidence: Evidence, thumbnails: Tensor, labels: Tensor) -> 
     def accuracy(images: Tensor) -> float:
         return (probe.scores(images).argmax(dim=1) == labels[asked]).float().mean().item()
 
-    evidence.unchanged = accuracy(thumbnails[asked])
+    evidence.unchanged, evidence.asked = accuracy(thumbnails[asked]), len(asked)
     evidence.mirrored = {name: accuracy(thumbnails[asked].flip(axis)) for name, axis in axes.items()}

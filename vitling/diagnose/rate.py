@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice
 from statistics import mean
 
+import numpy as np
+
 from vitling.callbacks import Callback
 from vitling.data.pipeline.reading import Reading
 from vitling.data.pipeline.training_data import prepare_training_data
@@ -26,10 +28,12 @@ from vitling.training.setup import Setup, build_setup, check_settings, create_ac
 from vitling.training.step import MicroBatches, Stepper
 
 FACTOR = 10.0  # between two rates
-STEPS = (40, 80)  # of a trial, fewest and most
+STEPS = (40, 80)  # of a trial: of a slow network, and of any other
+MOST_STEPS = 320  # where nothing has been learnt in fewer: a plain ViT may take two hundred to begin
 WARMUP = 0.4  # of the steps: the run had one too, as a rule
 MOST_TRIALS, LOWEST = 5, 1e-9
 CLEAR = 0.1  # of the loss of guessing, by which one rate must beat another
+LEARNT = 0.2  # of the loss of guessing, by which some rate must have lowered it
 
 
 @dataclass(frozen=True)
@@ -45,8 +49,15 @@ class RateTrial:
         return min(self.losses, key=self.losses.__getitem__)
 
     @property
+    def has_learnt(self) -> bool:
+        """Whether it says anything: at no rate is one better where none has begun to learn."""
+        return self.losses[self.best] < (1 - LEARNT) * self.chance
+
+    @property
     def verdict(self) -> str:
-        """high, low or right: whether another rate is clearly better."""
+        """high, low or right: whether another rate is clearly better; unclear where none has learnt anything."""
+        if not self.has_learnt:
+            return "unclear"
         here, best = self.losses[1.0], self.losses[self.best]
         if math.isinf(here) or here - best > CLEAR * self.chance:
             return "high" if self.best < 1 else "low" if self.best > 1 else "right"
@@ -62,30 +73,47 @@ def try_rates(
     recipe: Recipe,
     *,
     seconds: float,
+    most_steps: int = MOST_STEPS,
     dataset: Dataset | None = None,
     reading: Reading | None = None,
     callback: Callback | None = None,
 ) -> RateTrial:
-    """Train for a moment at the recipe's rate, a tenth and ten times of it, and on towards whichever is better."""
+    """Train for a moment at the recipe's rate, a tenth and ten times of it, and on towards whichever is better.
+
+    Where none of them learns anything, once more with twice the steps; `most_steps` are those that the run took itself.
+    """
     callback = callback or Callback()
     with callers_state_kept():
         setup = _build(replace(recipe, compile="off"), dataset, reading or Reading(), callback)
+        chance = _loss_of_guessing(setup.data.images["train"].labels)
         bases = [group["lr"] for group in setup.optimizer.param_groups]
-        losses: dict[float, float] = {}
-        steps = STEPS[1]
-        for factor in (1.0, 1 / FACTOR, FACTOR):
-            began = time.perf_counter()
-            losses[factor] = _trial(setup, steps, [factor * base for base in bases])
-            if factor == 1.0:  # a slow network gets fewer steps, and its first trial counts as far as they go
-                affordable = int(steps * seconds / 4 / max(time.perf_counter() - began, 1e-6))
-                if affordable < steps:
-                    steps = max(STEPS[0], affordable)
-                    losses[factor] = _trial(setup, steps, bases)
-            callback.on_progress("trying learning rates", len(losses), 4)
-        while (further := _further(losses)) is not None:
-            losses[further] = _trial(setup, steps, [further * base for base in bases])
-        callback.on_progress("trying learning rates", 4, 4)
-    return RateTrial(losses, steps, math.log(len(setup.data.class_names)))
+        began = time.perf_counter()
+        _trial(setup, STEPS[0], bases)
+        affordable = int(STEPS[0] * seconds / 4 / max(time.perf_counter() - began, 1e-6))
+        steps = min(max(affordable, STEPS[0]), STEPS[1])  # a slow network gets fewer
+        while True:
+            trial = RateTrial(_try_around(setup, bases, steps, callback), steps, chance)
+            if trial.has_learnt or 2 * steps > min(most_steps, MOST_STEPS):
+                return trial
+            steps *= 2
+
+
+def _try_around(setup: Setup, bases: list[float], steps: int, callback: Callback) -> dict[float, float]:
+    """Losses by the factor on the rate."""
+    losses: dict[float, float] = {}
+    for factor in (1.0, 1 / FACTOR, FACTOR):
+        losses[factor] = _trial(setup, steps, [factor * base for base in bases])
+        callback.on_progress("trying learning rates", len(losses), 4)
+    while (further := _further(losses)) is not None:
+        losses[further] = _trial(setup, steps, [further * base for base in bases])
+    callback.on_progress("trying learning rates", 4, 4)
+    return losses
+
+
+def _loss_of_guessing(labels: np.ndarray) -> float:
+    """Of always giving each class its share of the images: less than log(classes) where one of them is most of the data."""
+    shares = np.bincount(labels) / len(labels)
+    return float(-(shares[shares > 0] * np.log(shares[shares > 0])).sum())
 
 
 def _further(losses: dict[float, float]) -> float | None:

@@ -21,7 +21,7 @@ from vitling.improvement.candidates import BASELINE, Candidate, Omitted, Situati
 from vitling.improvement.confirmation import confirm
 from vitling.improvement.holdout import Holdout, hold_out
 from vitling.improvement.page import improvement_page
-from vitling.improvement.record import PARTS, BeatingStudy, Clock, Improvement
+from vitling.improvement.record import PARTS, START, BeatingStudy, Clock, Improvement
 from vitling.improvement.symptoms import Symptoms, read_symptoms
 from vitling.planning.machine import this_machine
 from vitling.planning.plan import plan
@@ -48,6 +48,10 @@ LONGER = 1.2  # times as long as the run
 LONGER_NAME = "longer"
 MEASURED_COST = 30  # a network so many times as expensive is not worth measuring
 LEAST_BUDGET = 20.0
+
+
+class TooLittleTime(UserError):
+    """The budget has no room for any trial."""
 
 
 @dataclass
@@ -114,6 +118,9 @@ def improve(
             process.trial_settings = replace(process.trial_settings, threads=settings.threads or 1)
         try:
             process.run()
+        except TooLittleTime:
+            state.remove()  # a larger budget would be refused by what this one left
+            raise
         finally:
             if (folder / "improve.json").exists():
                 clock.beat(now=True)
@@ -155,9 +162,8 @@ class _Process:
         winner = self._run_rounds(holdout)
         if winner is None:
             tried = len({name for entry in self.state.rounds for name in entry["names"]}) - 1
-            sentence = (
-                f"nothing was better: none of {tried} candidates beat the run's own recipe on the images that choose"
-            )
+            who = "the one candidate did not beat" if tried == 1 else f"none of {tried} candidates beat"
+            sentence = f"nothing was better: {who} the run's own recipe on the images that choose"
         else:
             sentence = self._finish(start, holdout, images["confirm"], run, winner)
         self.clock.beat(now=True)
@@ -227,7 +233,7 @@ class _Process:
         """The run to be compared with: the given one, or one that has not learnt from the images that confirm."""
         if start.run and not holdout.division.again:
             return start.run
-        run = Run(self.state.folder / "start")
+        run = Run(self.state.folder / START)
         if run.finished:
             return run
         what = "the run's own recipe again, without the images that confirm" if start.run else "a first run"
@@ -331,9 +337,9 @@ class _Process:
                 1 + len(found), seconds, least_seconds=least, seeds=self.seeds, jobs=self.jobs, overhead=overhead
             )
         if not found:
-            raise UserError(f"there is nothing to try in {self.clock.budget:.0f} s; raise the budget.")
+            raise TooLittleTime(f"there is nothing to try in {self.clock.budget:.0f} s; raise the budget.")
         if bracket is None:
-            raise UserError(
+            raise TooLittleTime(
                 f"a budget of {self.clock.budget:.0f} s leaves {max(seconds, 0):.0f} s for trials, and two of them need "
                 f"{2 * self.seeds * (LEAST_ROUND_SECONDS + overhead) / min(self.jobs, 2 * self.seeds):.0f} s; raise the budget."
             )

@@ -11,6 +11,7 @@ improve.html          the page
 """
 
 import json
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -24,7 +25,7 @@ from vitling.runs.run import Run
 from vitling.validation.documents import Record, damaged, read_json
 from vitling.validation.values import Count, CountOrNone, Range, Seconds, Share
 
-FILE, CLOCK, PARTS = "improve.json", "clock.json", "parts.json"
+FILE, CLOCK, PARTS, START = "improve.json", "clock.json", "parts.json", "start"
 BEAT_SECONDS = 5.0
 is_improvement = json_with("asked", "vitling")
 is_clock = json_with("spent_seconds")
@@ -178,6 +179,12 @@ class Improvement:
     def save(self, **entries: Any) -> None:
         self.record.update(entries)
         write_text(self.folder / FILE, json.dumps(self.record, indent=1, ensure_ascii=False), ours=is_improvement)
+
+    def remove(self) -> None:
+        """Take back what was written before the first trial."""
+        shutil.rmtree(self.folder / START, ignore_errors=True)
+        for name in (FILE, CLOCK, PARTS):
+            (self.folder / name).unlink(missing_ok=True)
 
     # -- what came out ---------------------------------------------------------------------------------------------
 

@@ -368,9 +368,9 @@ class Run:
     @contextmanager
     def locked(self, *, publishing: bool = True) -> Iterator[None]:
         """Nobody else may train into this directory meanwhile; what was written is published in the end."""
-        ours = not self.path.exists()
-        if not ours and not self.path.is_dir():
+        if self.path.exists() and not self.path.is_dir():
             raise UserError(f"{self.path} is a file; choose another folder.")
+        ours = list(itertools.takewhile(lambda folder: not folder.exists(), (self.path, *self.path.parents)))
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             lock = FileLock(self.path / LOCK, timeout=0)
@@ -393,8 +393,9 @@ class Run:
             if os.name != "nt":  # while it is held: nobody else's is removed. Windows cannot, and keeps it
                 (self.path / LOCK).unlink(missing_ok=True)
             lock.release()
-            if ours and self.path.exists() and not any(self.path.iterdir()):  # nothing came of it: leave no trace
-                self.path.rmdir()
+            for folder in ours:  # nothing came of it: leave no trace
+                with suppress(OSError):  # it holds something, or somebody else has removed it
+                    folder.rmdir()
 
     def remove_leftovers(self) -> None:
         """Remove what killed processes left half written. For whoever has locked it and knows that it is theirs."""
