@@ -33,6 +33,7 @@ from vitling.reports.page import (
     Facts,
     Gallery,
     Link,
+    Links,
     Page,
     Picture,
     Section,
@@ -196,14 +197,13 @@ def improvement_sections(run: Run) -> list[Section]:
     if not sentence:
         return []
     parts: list = [Text(f"{sentence[0].upper()}{sentence[1:]}.")]
-    rows = [
-        [Link.between(title, folder / name, run.path / PAGE)]
+    ways = [
+        Link.between(title, folder / name, run.path / PAGE)
         for title, name in (("what was tried", "improve.html"), ("the page of the better run", f"winner/{PAGE}"))
         if (folder / name).exists()
     ]
-    return [
-        Section("Improvement", [*parts, *([Table(("pages",), rows)] if rows else [])], "Is there something better?")
-    ]
+    parts += [Links(ways)] if ways else []
+    return [Section("Improvement", parts, "Is there something better?")]
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -268,9 +268,10 @@ def diagnosis_sections(run: Run) -> list[Section]:
         return [Section("Diagnosis", [Text(text), Code(f"vitling diagnose {quoted(run)}")])]
     first = found[0]
     parts: list = [Text(first.get("headline") or "Nothing to do.")]
-    rows = [(one.get("advice") or "", one.get("command") or "") for one in first.get("advice") or []]
-    parts += [Table(("what to do", "command"), rows)] if rows else []
-    parts += [Table(("page",), [[Link.between("the whole diagnosis", page, run.path / PAGE)]])] if page.exists() else []
+    for one in first.get("advice") or []:
+        parts += [Text(f"→ {one['advice']}")] if one.get("advice") else []
+        parts += [Code(one["command"])] if one.get("command") else []
+    parts += [Links([Link.between("the whole diagnosis", page, run.path / PAGE)])] if page.exists() else []
     return [Section("Diagnosis", parts, "What limits it?")]
 
 

@@ -191,6 +191,14 @@ class Link:
 
 
 @dataclass
+class Links:
+    """Ways to other pages."""
+
+    links: Sequence[Link]
+    kind = "links"
+
+
+@dataclass
 class Tab:
     """Sections behind one name."""
 

@@ -17,6 +17,7 @@ import matplotlib.ticker
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.rcsetup import cycler
@@ -46,6 +47,7 @@ STYLE: dict[Any, Any] = {  # Any: matplotlib's own type for the names of its set
         ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "grid.color"), INK
     ),
 }
+DEPTH = LinearSegmentedColormap.from_list("depth", (SERIES[0], SERIES[5], SERIES[3]))  # seen on light and on dark
 _numbers, _process = count(), secrets.token_hex(3)  # a page may keep charts that another process drew
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -146,7 +148,7 @@ def gradient_norms(records: Sequence[dict]) -> str:
 
     def draw(ax: Axes) -> None:
         layers = list(records[-1]["norms"])
-        colours = mpl.colormaps["viridis"](np.linspace(0.1, 0.9, len(layers)))
+        colours = DEPTH(np.linspace(0, 1, len(layers)))
         named = set(_some(layers, 6))
         for colour, layer in zip(colours, layers, strict=True):
             norms = [record["norms"].get(layer, np.nan) or np.nan for record in records]
