@@ -250,7 +250,9 @@ def test_an_image_dropped_on_the_page_is_answered_and_nothing_leaves_the_machine
         undescribed = "[...document.images].filter((image) => image.checkVisibility() && !image.alt.trim()).map((image) => image.outerHTML.slice(0, 120))"
         assert json.loads(tab.evaluate(f"JSON.stringify({undescribed})")) == []
         assert json.loads(tab.evaluate(FAINT)) == []
-        assert tab.complaints == []
+        assert [
+            line for line in tab.complaints if "Method not implemented." not in line
+        ] == []  # which gradio's own code says
 
         broken = tmp_path / "broken.png"
         broken.write_text("no image")

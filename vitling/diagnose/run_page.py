@@ -229,15 +229,10 @@ def other_evaluations(run: Run) -> list[Section]:
         if path.name == "evaluation-test.json":
             continue
         one = Evaluation.read(path)
-        size = "{} x {}".format(*one.img_size) if one.img_size else ""
+        size = "{} x {}".format(*one.img_size) if one.img_size else "as trained"
         rows.append((one.data, one.split, one.weights, size, one.images, *shares(one)))
-    if not rows:
-        return []
-    if not any(row[3] for row in rows):
-        rows = [(*row[:3], *row[4:]) for row in rows]
-    head = ["data", "split", "weights", "size", "images", "accuracy", "95 % interval"]
-    head = [name for name in head if name != "size" or len(rows[0]) == len(head)]
-    return [Section("Other evaluations", [Table(head, rows)])]
+    head = ("data", "split", "weights", "size", "images", "accuracy", "95 % interval")
+    return [Section("Other evaluations", [Table(head, rows)])] if rows else []
 
 
 def shares(one: Evaluation) -> tuple[str, str]:
