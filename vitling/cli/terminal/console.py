@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import sys
 import textwrap
 import webbrowser
@@ -101,7 +102,13 @@ def print_whole(head: list[str], cells: list[list[str]]) -> None:
 
 def note(text: str) -> None:
     """A note that is not an error, on standard error, so that it never mixes with data."""
-    print(f"note: {text}", file=sys.stderr)
+    print_error(f"note: {text}")
+
+
+def print_error(text: str) -> None:
+    """A line on standard error; on a terminal, broken between words."""
+    lines = fold(text, shutil.get_terminal_size().columns) if sys.stderr.isatty() else [text]
+    print(*lines, sep="\n", file=sys.stderr)
 
 
 def open_page(page: Path, wanted: bool | None) -> None:
