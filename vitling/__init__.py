@@ -24,7 +24,7 @@ _PUBLIC = {
     "Settings": "vitling.training.settings",
     "UserError": "vitling.errors",
     "ViTClassifier": "vitling.estimator",
-    "evaluate": "vitling.evaluation.evaluation",
+    "evaluate": "vitling.diagnose.paged",
     "examine": "vitling.planning.checkup",
     "export": "vitling.deploy.export",
     "import_plugin": "vitling.plugins",
@@ -40,8 +40,8 @@ _PUBLIC = {
     "reproduce": "vitling.papers.reproduction",
     "save_weights": "vitling.models.weights",
     "study": "vitling.studies.study",
-    "train": "vitling.training.beginning",
-    "train_more": "vitling.training.beginning",
+    "train": "vitling.diagnose.paged",
+    "train_more": "vitling.diagnose.paged",
 }
 _LIGHT = {  # need no torch; predicting does for all but some exported files
     "vitling.callbacks",

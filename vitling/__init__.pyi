@@ -10,9 +10,11 @@ from vitling.cli.terminal.notebook import NotebookProgress as NotebookProgress
 from vitling.deploy.export import export as export
 from vitling.deploy.prediction import predict as predict
 from vitling.deploy.predictor import Predictor as Predictor
+from vitling.diagnose.paged import evaluate as evaluate
+from vitling.diagnose.paged import train as train
+from vitling.diagnose.paged import train_more as train_more
 from vitling.errors import UserError as UserError
 from vitling.estimator import ViTClassifier as ViTClassifier
-from vitling.evaluation.evaluation import evaluate as evaluate
 from vitling.improvement.improvement import improve as improve
 from vitling.methods.token_labeling.relabeling import relabel as relabel
 from vitling.models.weights import load_weights as load_weights
@@ -27,8 +29,6 @@ from vitling.recipes import override as override
 from vitling.runs.opening import open_model as open_model
 from vitling.runs.run import load_run as load_run
 from vitling.studies.study import study as study
-from vitling.training.beginning import train as train
-from vitling.training.beginning import train_more as train_more
 from vitling.training.settings import Settings as Settings
 
 __version__: str

@@ -16,15 +16,16 @@ PATIENCE_SECONDS = 300
 
 
 class Tab:
-    """One page. `requests` are the addresses that it has asked for."""
+    """One page. `requests` are the addresses that it has asked for, `complaints` what it wrote to its console as an error or a warning."""
 
     def __init__(self, commands: int, replies: int):
         self.commands, self.replies = commands, replies
         self.numbers, self.buffer, self.session = itertools.count(1), b"", None
         self.requests: list[str] = []
+        self.complaints: list[str] = []
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
-        for domain in ("Network", "Page", "DOM"):
+        for domain in ("Network", "Page", "DOM", "Runtime", "Log"):
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **params) -> dict:
@@ -36,11 +37,20 @@ class Tab:
         os.write(self.commands, json.dumps(message).encode() + b"\0")
         while True:
             reply = self._receive()
-            if reply.get("method") == "Network.requestWillBeSent":
-                self.requests.append(reply["params"]["request"]["url"])
+            self._note(reply.get("method"), reply.get("params", {}))
             if reply.get("id") == number:
                 assert "error" not in reply, reply
                 return reply["result"]
+
+    def _note(self, event: str | None, params: dict) -> None:
+        if event == "Network.requestWillBeSent":
+            self.requests.append(params["request"]["url"])
+        elif event == "Runtime.exceptionThrown":
+            self.complaints.append(json.dumps(params["exceptionDetails"])[:400])
+        elif event == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning", "assert"):
+            self.complaints.append(json.dumps(params["args"])[:400])
+        elif event == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning"):
+            self.complaints.append(f"{params['entry']['text']} {params['entry'].get('url', '')}")
 
     def _receive(self) -> dict:
         while b"\0" not in self.buffer:
@@ -53,6 +63,16 @@ class Tab:
 
     def open(self, address: str) -> None:
         self.call("Page.navigate", url=address)
+
+    def resize(self, width: int, height: int = 900) -> None:
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+
+    def drag(self, *points: tuple[float, float]) -> None:
+        """Press the mouse at the first point, move it over the others, and let go at the last; coordinates of the window."""
+        for kind, (x, y) in zip(("mousePressed", *["mouseMoved"] * len(points)), (points[0], *points), strict=True):
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", buttons=1, clickCount=1)
+        x, y = points[-1]
+        self.call("Input.dispatchMouseEvent", type="mouseReleased", x=x, y=y, button="left", clickCount=1)
 
     def evaluate(self, script: str):
         return self.call("Runtime.evaluate", expression=script, returnByValue=True)["result"].get("value")
@@ -83,7 +103,7 @@ def open_browser(folder: Path, *flags: str) -> Iterator[Tab]:
     """Chromium with a fresh profile in `folder`. It reads commands from descriptor 3 and answers on 4."""
     read_command, commands = os.pipe()
     replies, write_reply = os.pipe()
-    flags = ("--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe", *flags)
+    flags = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--remote-debugging-pipe", *flags)
     quiet = ("--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync")
     shell = f'exec "$@" 3<&{read_command} 4>&{write_reply}'
     process = subprocess.Popen(

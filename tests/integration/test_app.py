@@ -12,6 +12,7 @@ import sys
 import numpy as np
 import pytest
 from browser import CHROMIUM, open_browser
+from page_checks import FAINT, WIDER, WIDTHS
 from PIL import Image
 from recorder import Recorder
 
@@ -243,6 +244,15 @@ def test_an_image_dropped_on_the_page_is_answered_and_nothing_leaves_the_machine
         assert said == [f"{share:.0%}" for share in answer.probabilities.values()]
         assert all(caption in text for _, caption in answer.neighbours)
         assert "Images go to the computer that runs vitling, and nowhere else" in text
+        for width in WIDTHS:
+            tab.resize(width)
+            assert tab.evaluate(WIDER) <= 0, width
+        undescribed = "[...document.images].filter((image) => image.checkVisibility() && !image.alt.trim()).map((image) => image.outerHTML.slice(0, 120))"
+        assert json.loads(tab.evaluate(f"JSON.stringify({undescribed})")) == []
+        assert json.loads(tab.evaluate(FAINT)) == []
+        assert [
+            line for line in tab.complaints if "Method not implemented." not in line
+        ] == []  # which gradio's own code says
 
         broken = tmp_path / "broken.png"
         broken.write_text("no image")

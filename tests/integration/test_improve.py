@@ -9,6 +9,7 @@ import time
 
 import pytest
 from command import call, error
+from page_checks import check_page, needs_chromium
 
 import vitling
 from vitling.callbacks import Callback, ImproveCallback
@@ -46,6 +47,13 @@ def improved(poor):
     result = vitling.improve(poor.path, BUDGET, settings=Settings(**ONE_THREAD))
     assert {path: path.read_bytes() for path in poor.path.rglob("*") if path.is_file()} == before
     return result
+
+
+@needs_chromium
+def test_its_page_and_that_of_the_better_run_lead_to_each_other_and_can_be_read(improved, tmp_path):
+    assert 'href="winner/report.html"' in (improved.folder / "improve.html").read_text()
+    assert 'href="../improve.html"' in (improved.folder / "winner" / "report.html").read_text()
+    check_page(improved.folder / "improve.html", tmp_path)
 
 
 def test_a_poor_run_is_improved_and_the_sentence_says_by_how_much(improved):

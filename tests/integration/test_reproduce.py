@@ -5,6 +5,8 @@ import re
 
 import numpy as np
 import pytest
+from browser import CHROMIUM
+from page_checks import check_page
 from sklearn.datasets import load_digits
 
 from vitling.cli.main import app
@@ -54,7 +56,10 @@ def test_a_table_is_trained_shown_beside_the_paper_and_not_trained_twice(few_dig
     page = (tmp_path / "out" / "reproduce.html").read_text()
     assert "80.85" in page
     assert "vitling" in page
+    assert 'href="study.html"' in page
     assert (tmp_path / "out" / "study.html").exists()
+    if CHROMIUM:
+        check_page(tmp_path / "out" / "reproduce.html", tmp_path / "browser")
     written = sorted((tmp_path / "out").rglob("metrics.jsonl"))
     before = [path.stat().st_mtime_ns for path in written]
     _vitling(*command, "--json")

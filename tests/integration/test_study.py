@@ -3,12 +3,15 @@
 import json
 import math
 import os
+import re
 import signal
 import threading
 import time
+from urllib.parse import unquote
 
 import pytest
 from command import call
+from page_checks import check_page, needs_chromium
 
 import vitling
 from vitling.callbacks import Callback, StudyCallback
@@ -84,6 +87,21 @@ def test_the_tables_and_the_page_are_written(finished):
     page = (finished.folder / "study.html").read_text()
     assert page.count("<svg") == 2 + 1 + 2 * 2  # result, data efficiency, learning curves per fraction
     assert "Data efficiency" in page
+
+
+def test_the_page_leads_to_those_of_its_runs_and_they_lead_back(finished):
+    page = (finished.folder / "study.html").read_text()
+    ways = re.findall(r'href="(runs/[^"]+)"', page)
+    assert len(ways) == len(finished.runs) == len(set(ways))
+    for way in ways:
+        report = finished.folder / unquote(way)
+        assert f'href="{os.path.relpath(finished.folder / "study.html", report.parent)}"' in report.read_text()
+        assert "test accuracy" in report.read_text()
+
+
+@needs_chromium
+def test_the_page_is_quiet_fits_its_window_and_can_be_read(finished, tmp_path):
+    check_page(finished.folder / "study.html", tmp_path)
 
 
 def test_finished_runs_are_found_again_and_only_new_ones_are_trained(tmp_path):

@@ -2,8 +2,9 @@
 
 import pytest
 
-from vitling.training.budget import Speed, Timekeeper, steps_within
+from vitling.training.budget import Speed, Timekeeper, steps_within, write_budget
 from vitling.training.course import Course
+from vitling.training.duration import parse_duration
 
 SPEED = Speed(fixed=5.0, step=0.1, validation=1.0, steps_per_epoch=10, validate_every=1, threads=1)
 
@@ -69,3 +70,11 @@ def test_recorded_looks_are_repeated_before_new_ones_are_taken():
     assert all(again.look(step, 1e6) is None for step in range(0, 401, keeper.every))
     assert course == keeper.course
     assert again.look(400 + keeper.every, 5 + 0.25 * 440) is not None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "written"), [(0.1, "5s"), (20, "25s"), (100, "120s"), (101, "3m"), (3000, "60m"), (9000, "3h")]
+)
+def test_a_budget_that_would_do_is_written_as_one_types_it_and_has_some_to_spare(seconds, written):
+    assert write_budget(seconds) == written
+    assert parse_duration(written, what="budget") > seconds

@@ -1,10 +1,14 @@
 """The page builder and the charts: self-contained, safe with any name, right in what it shows."""
 
 import base64
+import hashlib
 import io
+import json
 import re
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import jinja2
 import numpy as np
@@ -13,9 +17,12 @@ import torch
 from PIL import Image
 
 import vitling
+from vitling.data.pipeline.loader import Resident
+from vitling.diagnose import diagnose, write_diagnosis
 from vitling.diagnose.match import match_layers
-from vitling.diagnose.run_page import write_run_page
+from vitling.diagnose.run_page import build_run_page, mistakes_section, update_run_page, write_run_page
 from vitling.evaluation.calibration import reliability_curve
+from vitling.evaluation.predictions import Predictions
 from vitling.recipes import Augment, Optim, Recipe, replace
 from vitling.reports import plots
 from vitling.reports.page import (
@@ -23,16 +30,23 @@ from vitling.reports.page import (
     Code,
     Facts,
     Findings,
+    Gallery,
+    Link,
+    Links,
     Page,
     Picture,
     Section,
     Strip,
     Table,
     Text,
+    Tile,
     as_picture,
+    encode,
+    kept_sections,
     render,
     write_page,
 )
+from vitling.runs.run import Run
 
 NASTY = '<script>alert("x")</script> & $5_{x}$ 猫'
 
@@ -51,16 +65,23 @@ def html():
         Table(("a", "b"), [(NASTY, 0.5)], NASTY),
         Chart(svg, NASTY),
         Strip([[Picture(np.zeros((4, 4), np.uint8), NASTY)]], "pictures"),
+        Gallery([Tile(encode(np.zeros((1, 4, 4), np.uint8), 4), NASTY, NASTY, "b", 0.5)], NASTY),
+        Links([Link.between(NASTY, Path("a b") / "#page.html", Path("page.html"))]),
         Code(NASTY),
         Code(NASTY, "folded"),
     ]
     return render(Page(NASTY, [Section("One", parts), Section("Two", []), Section("Three", [])]))
 
 
-def test_a_page_asks_the_network_for_nothing_and_runs_no_script(html):
-    assert "<script" not in html
+def test_a_page_asks_the_network_for_nothing_and_its_policy_runs_no_script_but_ours(html):
+    (script,) = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
+    (policy,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]*)"', html)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert policy == f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    assert html.count("<script") == 1
+    assert not re.search(r"<[^>]*\son\w+=", html.replace(script, ""))
     for resource in re.findall(r"""(?:src|href)=["']([^"']*)["']""", html):
-        assert resource.startswith(("data:", "#")), resource
+        assert resource.startswith(("data:", "#")) or resource == "a%20b/%23page.html", resource
     assert not re.search(r"@import|url\((?!#)", html)
 
 
@@ -77,7 +98,9 @@ def test_a_page_knows_light_and_dark_paper_and_phones(html):
 
 
 def test_every_section_can_be_reached_from_the_top(html):
-    for anchor in re.findall(r'<a href="#([^"]+)"', html):
+    anchors = re.findall(r'<a href="#([^"]+)"', html)
+    assert len(anchors) == 3
+    for anchor in anchors:
         assert f'<section id="{anchor}">' in html
 
 
@@ -173,12 +196,14 @@ def run(tmp_path_factory):
 @pytest.mark.slow
 def test_the_page_of_a_run_has_all_that_a_reader_asks_for(run):
     html = write_run_page(run).read_text()
-    titles = ("Learning curves", "Validation", "Pictures", "Attention", "Calibration", "Speed", "To repeat it")
+    for tab in ("Training", "Test", "Classes", "Images", "Inside", "How to use it"):
+        assert f"<h2>{tab}</h2>" in html
+    titles = ("Learning curves", "Validation", "Which classes", "Mistakes", "Attention", "Speed", "To repeat it")
     for title in titles:
-        assert f"<h2>{title}</h2>" in html
+        assert f"<h3>{title}</h3>" in html
     for text in (run.info["data"]["fingerprint"], run.info["environment"]["torch"], "images/s", "temperature"):
         assert text in html
-    assert html.count("data:image/png") > 6  # mistakes, right answers and attention
+    assert len(re.findall("data:image/(png|jpeg)", html)) > 6  # mistakes, right answers and attention
     assert "mathdefault" not in html
 
 
@@ -187,10 +212,80 @@ def test_the_page_never_looks_at_the_test_split_but_repeats_what_was_seen(run):
     assert "test accuracy" not in write_run_page(run).read_text()
     assert "test_looks" not in run.info
     result = vitling.evaluate(run)
-    html = write_run_page(run).read_text()
-    assert f"{100 * result.top1:.1f} % of 359 images" in html
-    assert "looked at once" in html
+    for html in ((run.path / "report.html").read_text(), write_run_page(run).read_text()):
+        assert f"{100 * result.top1:.1f} % of 359 images" in html
+        assert "looked at once" in html
+        assert "Which classes does it confuse? Of 359 test images." in html
     assert run.info["test_looks"] == 1
+
+
+def section(html: str, title: str) -> str:
+    (found,) = re.findall(rf"<!--section {title}-->(.*?)<!--end of section-->", html, re.DOTALL)
+    return found
+
+
+@pytest.mark.slow
+def test_a_page_that_is_written_again_keeps_what_took_predictions_and_shows_what_came_since(run, monkeypatch):
+    before = write_run_page(run).read_text()
+    assert "Of 144 validation images" in section(before, "Mistakes")
+
+    def refuse(*args, **kwargs):
+        raise AssertionError("the validation images were predicted again")
+
+    monkeypatch.setattr("vitling.diagnose.run_page.predict_validation", refuse)
+    vitling.evaluate(run)
+    evaluated = (run.path / "report.html").read_text()
+    assert "Of 359 test images" in section(evaluated, "Mistakes")
+    wrong = run.path / "evaluation-test.json"
+    assert evaluated.count("data-truth=") == json.loads(wrong.read_text())["correct"].count("0")
+    assert section(evaluated, "Validation").strip() == section(before, "Validation").strip()
+
+    assert f"vitling diagnose {run.path}" in section(evaluated, "Diagnosis")
+    write_diagnosis(diagnose(run.path, images=16))
+    diagnosed = (run.path / "report.html").read_text()
+    assert 'href="diagnosis.html"' in section(diagnosed, "Diagnosis")
+    assert section(diagnosed, "Mistakes").strip() == section(evaluated, "Mistakes").strip()
+    assert 'href="report.html"' in (run.path / "diagnosis.html").read_text()
+    ids = re.findall(r'\bid="([^"]+)"', diagnosed)
+    assert len(set(ids)) == len(ids)  # those of charts that another process drew among them
+
+
+@pytest.mark.slow
+def test_a_page_of_other_weights_is_not_kept(run, tmp_path):
+    other = shutil.copytree(run.path, tmp_path / "other")
+    page = write_run_page(Run(other))
+    page.write_text(page.read_text().replace('name="about" content="', 'name="about" content="0'))
+    page.write_text(page.read_text().replace("Where does it look?", "OLD"))
+    assert "OLD" not in update_run_page(Run(other)).read_text()
+    page.write_text(page.read_text().replace("Where does it look?", "KEPT"))
+    assert "KEPT" in update_run_page(Run(other)).read_text()
+
+
+@pytest.mark.slow
+def test_every_run_from_python_gets_a_page_unless_it_is_told_not_to(run, tmp_path):
+    assert (run.path / "report.html").exists()
+    recipe = replace(run.recipe, epochs=1, fraction=0.1)
+    bare = vitling.train(recipe, tmp_path / "bare", settings=vitling.Settings(page=False))
+    vitling.evaluate(bare)
+    assert not (bare.path / "report.html").exists()
+    (bare.path / "report.html").write_text("notes")
+    result = vitling.evaluate(bare)
+    assert "the page was not written again" in result.notes[-1]
+    assert (bare.path / "report.html").read_text() == "notes"
+
+
+@pytest.mark.slow
+def test_a_page_of_ten_thousand_test_images_stays_below_ten_megabytes(run, tmp_path):
+    torch.manual_seed(0)
+    images = torch.randint(0, 256, (10_000, 3, 32, 32), dtype=torch.uint8)  # noise: nothing compresses worse
+    labels = torch.arange(10_000) % 10
+    seen = Predictions(torch.randn(10_000, 10), Resident(images, labels), run.preprocessing())
+    found = mistakes_section(seen, run.class_names, "test")
+    (gallery,) = found.parts
+    assert len(gallery.tiles) > 500
+    assert re.search(r"[\d,]+ of (8,9|9,0)\d\d: the page has no room", gallery.caption)
+    kept = kept_sections(write_run_page(run), run.weights_digest("best")) | {"Mistakes": found}
+    assert len(render(build_run_page(run, kept=kept)).encode()) < 10_000_000
 
 
 @pytest.mark.slow

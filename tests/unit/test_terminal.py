@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from vitling.cli import terminal
-from vitling.cli.terminal.console import console
+from vitling.cli.terminal.console import console, fold, print_pairs, print_whole
 from vitling.deploy.prediction import Prediction
 from vitling.evaluation.comparison import Comparison
 from vitling.evaluation.metrics import Evaluation
@@ -181,3 +181,44 @@ def test_a_page_opens_where_somebody_sits_at_a_screen_or_asks_for_it(
     monkeypatch.setenv("DISPLAY", ":0")
     terminal.open_page(tmp_path / "page.html", wanted)
     assert addresses == ([(tmp_path / "page.html").as_uri()] if opened else [])
+
+
+@pytest.fixture
+def narrow(printed, monkeypatch):
+    """A terminal of 80 columns."""
+    monkeypatch.setattr(console, "width", 80)
+    monkeypatch.setattr(console, "_force_terminal", True)
+    monkeypatch.setattr(console, "_color_system", None)
+    return printed
+
+
+def test_prose_breaks_between_words_and_a_path_or_command_never():
+    path = "pictures/" + "very-long-folder/" * 6
+    assert fold(f"the images lie in {path} and stay there", 40) == ["the images lie in", path, "and stay there"]
+    command = f"next: vitling evaluate {path}"
+    assert fold(f"{command}    (once, when everything is decided)", 40) == [
+        command,
+        "  (once, when everything is decided)",
+    ]
+    text = "token-labeling is " * 9
+    assert all(len(line) <= 40 for line in fold(text, 40))
+    assert " ".join(line.strip() for line in fold(text, 40)) == text.strip()
+
+
+def test_a_table_that_is_wider_than_the_terminal_becomes_records(narrow):
+    head = ["row", *(f"number {i} of a paper" for i in range(6))]
+    print_whole(head, [["SOPE", *map(str, range(6))], ["DAFF", *map(str, range(6, 12))]])
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", narrow.getvalue()).splitlines()
+    assert lines[0] == "SOPE"
+    assert [line.split() for line in lines if "number 5" in line] == [
+        ["number", "5", "of", "a", "paper", "5"],
+        ["number", "5", "of", "a", "paper", "11"],
+    ]
+    assert max(map(len, lines)) <= 80
+
+
+def test_texts_go_below_names_that_leave_no_room_beside_them(narrow, capsys):
+    print_pairs([("a" * 60, "some words about it that need a line of their own"), ("b", "c")])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["a" * 60, "    some words about it that need a line of their own"]
+    assert max(map(len, lines)) <= 80

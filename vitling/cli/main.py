@@ -32,6 +32,7 @@ from vitling.cli.commands import (
     train,
 )
 from vitling.cli.options import with_plugins
+from vitling.cli.terminal.console import print_error
 from vitling.cli.terminal.streams import lasting_streams, others_silenced
 from vitling.errors import UserError, one_line
 from vitling.validation.values import show as shorten
@@ -118,13 +119,10 @@ def _run() -> int:
     try:
         code = app(standalone_mode=False) or 0
     except UserError as error:
-        print(f"error: {one_line(str(error))}", file=sys.stderr)
+        print_error(f"error: {one_line(str(error))}")
         return 2
     except UsageError as error:
-        print(
-            f"error: {_in_our_words(error)} See `{error.ctx.command_path if error.ctx else 'vitling'} --help`.",
-            file=sys.stderr,
-        )
+        print_error(f"error: {_in_our_words(error)} See `{error.ctx.command_path if error.ctx else 'vitling'} --help`.")
         return 2
     except OSError as error:  # a path that may not be read or written, or cannot exist
         if not error.filename:

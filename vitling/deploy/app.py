@@ -36,6 +36,13 @@ FONTS = ["system-ui", "sans-serif"]
 CSS = (
     "#neighbours .grid-container { grid-template-columns: repeat(auto-fill, minmax(min(14rem, 45%), 1fr)) !important; }"
 )
+# gradio gives its image no description; whoever does not see it should know what it is.
+DESCRIBE = """() => {
+  const describe = () => document.querySelectorAll("#picture img:not([alt]), #picture img[alt='']").forEach((image) => {
+    image.alt = "what the model sees of the image, and where it looks";
+  });
+  new MutationObserver(describe).observe(document.body, { childList: true, subtree: true });
+}"""
 
 
 @dataclass
@@ -172,6 +179,7 @@ def create_page(viewer: Viewer, folder: str | Path, *, hosts: Sequence[str] = ()
         path="/",
         theme=theme,
         css=CSS,
+        js=DESCRIBE,
         footer_links=[],
         max_file_size=UPLOAD_BYTES,  # so that the browser says it before sending
         ssr_mode=False,

@@ -14,10 +14,13 @@ from vitling.diagnose.confusions import mixed_up
 from vitling.diagnose.evidence import Evidence
 from vitling.diagnose.page import diagnosis_page
 from vitling.diagnose.result import Diagnosis
+from vitling.diagnose.run_page import PAGE, update_run_page
 from vitling.diagnose.suspects import SuspectLabels
 from vitling.diagnose.verdict import advised, headline, indicators
+from vitling.errors import UserError
 from vitling.files import json_with, refuse_foreign, replacing, starting_with, write_text
-from vitling.reports.page import is_page, write_page
+from vitling.reports.page import Link, is_page, write_page
+from vitling.runs.run import Run
 
 is_numbers = json_with("headline", "verdict", "measures")
 is_arrays = starting_with(b"PK", mark=b"/logits.npy")
@@ -33,15 +36,30 @@ def write_diagnosis(
     callback = callback or Callback()
     page = check_page(out or _default_path(results))
     callback.on_progress("drawing", 0, 1)
-    write_page(diagnosis_page(results), page)
+    drawn, runs = diagnosis_page(results), [d.subject.run for d in results if d.subject.run]
+    drawn.links = [
+        Link.between(f"run {run.path.name}", run.path / PAGE, page) for run in runs if (run.path / PAGE).exists()
+    ]
+    write_page(drawn, page)
     write_text(page.with_suffix(".json"), to_json(results), ours=is_numbers)
     with replacing(page.with_suffix(".npz"), ours=is_arrays) as temporary:
         found: dict[str, Any] = {f"{d.name}/{key}": value for d in results for key, value in arrays(d).items()}
         np.savez_compressed(temporary, **found)
     callback.on_progress("drawing", 1, 1)
-    if run := results[0].subject.run:
-        run.publish()
+    for run in runs:
+        _show_in_run(run, page, callback)
     return page
+
+
+def _show_in_run(run: Run, page: Path, callback: Callback) -> None:
+    """The run's own page again, with the diagnosis in it; one that has none stays without."""
+    try:
+        if (run.path / PAGE).exists():
+            beside = page.absolute().parent == run.path.absolute()
+            update_run_page(run, links=() if beside else [Link.between(page.stem, page, run.path / PAGE)])
+        run.publish()
+    except UserError as error:
+        callback.log(f"the page of {run.path.name} was not written again: {error}")
 
 
 def check_page(out: str | Path) -> Path:

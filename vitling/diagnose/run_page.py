@@ -1,7 +1,13 @@
-"""The page of a training run: curves, confusion, mistakes, attention, and everything needed to repeat it."""
+"""The page of a training run, RUN/report.html: training, test, classes, images, inside, and how to use it.
 
-from collections.abc import Sequence
+It is written when a run has been trained, and again when it is evaluated, diagnosed or improved. What it takes predictions to show is
+kept from the page that is there, as long as that one is of the same weights.
+"""
+
+import shlex
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypedDict
 
 import numpy as np
 import torch
@@ -15,6 +21,7 @@ from vitling.diagnose.health import confident_mistakes
 from vitling.diagnose.overlay import attention_map, draw_overlay
 from vitling.errors import UserError
 from vitling.evaluation.calibration import reliability_curve
+from vitling.evaluation.intervals import wilson_interval
 from vitling.evaluation.metrics import Evaluation, measure
 from vitling.evaluation.predictions import Predictions, predict_validation
 from vitling.evaluation.temperature import Calibration, calibrate
@@ -24,21 +31,49 @@ from vitling.reports.page import (
     Chart,
     Code,
     Facts,
+    Gallery,
+    Link,
+    Links,
     Page,
     Picture,
     Section,
     Strip,
+    Tab,
     Table,
     Text,
+    Tile,
     as_picture,
     counted,
+    encode,
+    kept_sections,
     percent,
     write_page,
 )
 from vitling.runs.run import Run
+from vitling.validation.documents import read_json
 
 SHOWN = 12  # pictures in a strip
 TILE = 96  # CSS pixels
+GALLERY_BYTES, GALLERY_IMAGES = 5_000_000, 3000  # at most, of the mistakes: a page is to be sent by mail
+PAGE = "report.html"
+
+
+class ImprovementRecord(TypedDict, total=False):
+    """Of improve.json, what a run's page repeats."""
+
+    sentence: str
+
+
+class AdviceRecord(TypedDict, total=False):
+    advice: str | None
+    command: str | None
+
+
+class DiagnosisRecord(TypedDict, total=False):
+    """The same of diagnosis.json."""
+
+    headline: str | None
+    advice: list[AdviceRecord] | None
 
 
 def write_run_page(
@@ -48,9 +83,28 @@ def write_run_page(
     reading: Reading | None = None,
     callback: Callback | None = None,
 ) -> Path:
-    """Write RUN/report.html: curves, confusion, mistakes, attention, and everything needed to repeat the run."""
+    """Write RUN/report.html, all of it new."""
     page = build_run_page(run, predictions=predictions, reading=reading, callback=callback)
-    written = write_page(page, run.path / "report.html")
+    written = write_page(page, run.path / PAGE)
+    run.publish()
+    return written
+
+
+def update_run_page(
+    run: Run,
+    *,
+    test: Predictions | None = None,
+    links: Sequence[Link] = (),
+    reading: Reading | None = None,
+    callback: Callback | None = None,
+) -> Path:
+    """Write RUN/report.html again, with what has come to the run since. `test` are predictions for its test images.
+
+    What is shown of predictions is taken from the page that is there; where there is none of these weights, they are made again.
+    """
+    kept = kept_sections(run.path / PAGE, run.weights_digest("best"))
+    page = build_run_page(run, test=test, kept=kept, links=links, reading=reading, callback=callback)
+    written = write_page(page, run.path / PAGE)
     run.publish()
     return written
 
@@ -59,61 +113,231 @@ def build_run_page(
     run: Run,
     *,
     predictions: Predictions | None = None,
+    test: Predictions | None = None,
+    kept: Mapping[str, Section] | None = None,
+    links: Sequence[Link] = (),
     reading: Reading | None = None,
     callback: Callback | None = None,
 ) -> Page:
-    """The page of a run that has validated at least once; pictures and confusion are of its validation split.
+    """The page of a run that has validated at least once.
 
-    `predictions` are those of the best weights on that split, where they are known already; then no data is opened. Nothing is
-    measured on the test split here. What `evaluate` has already measured on it is repeated.
+    `predictions` are those of the best weights on the validation split, where they are known already; then no data is opened. Nothing is
+    measured on the test split here. What `evaluate` has measured on it is repeated, with its pictures where `test` is given or they are
+    among the sections that are `kept`.
     """
-    info, recipe, model = run.info, run.recipe, run.load_model("best")
-    predictions = predictions or predict_validation(run, model, reading=reading, callback=callback)
+    kept = dict(kept or {})
+    if "Validation" not in kept:
+        model = run.load_model("best")
+        predictions = predictions or predict_validation(run, model, reading=reading, callback=callback)
+        kept |= {section.title: section for section in validation_sections(run, model, predictions)}
+    if test is not None:
+        kept["Mistakes"] = mistakes_section(test, run.class_names, "test")
+    info, recipe = run.info, run.recipe
+    evaluation = Evaluation.read(known) if (known := run.path / "evaluation-test.json").exists() else None
+    if evaluation is not None:
+        kept["Which classes"] = classes_section(evaluation)
+    return Page(
+        title=f"{recipe.model} on {info['data']['name']}",
+        subtitle=f"Training run {run.path.name}",
+        sections=[Section("Summary", [Facts(summary_facts(run, evaluation))])],
+        tabs=[
+            Tab("Training", [course_section(run), *improvement_sections(run), speed_section(run)]),
+            Tab("Test", [test_section(run, evaluation), *other_evaluations(run), kept["Validation"]]),
+            Tab("Classes", [kept["Which classes"]]),
+            Tab("Images", [kept["Mistakes"], kept["Correct predictions"]]),
+            Tab("Inside", [kept["Attention"], *diagnosis_sections(run)]),
+            Tab("How to use it", use_sections(run)),
+        ],
+        links=[*run_links(run), *links],
+        about=run.weights_digest("best"),
+    )
+
+
+def validation_sections(run: Run, model: nn.Module, predictions: Predictions) -> list[Section]:
+    """What is shown of the validation images, until others are looked at."""
+    logits, labels, names = predictions.logits, predictions.labels, run.class_names
+    result = measure(logits, labels, names, data=run.info["data"]["name"], split="val")
     calibration = calibrate(run, "best", predictions=predictions)
-    logits, source, labels = predictions.logits, predictions.source, predictions.labels
-    result = measure(logits, labels, run.class_names, data=info["data"]["name"], split="val")
+    facts = {name: value for name, value in evaluation_facts(result).items() if "calibration" not in name}
+    return [
+        Section(
+            "Validation",
+            [Facts(facts), *calibration_parts(logits, labels, calibration)],
+            "The images that chose the best epoch: is it correct as often as it is confident?",
+        ),
+        classes_section(result),
+        mistakes_section(predictions, names, "validation"),
+        correct_section(predictions, names),
+        Section(
+            "Attention",
+            attention_parts(model, predictions.source, predictions.preprocessing, names),
+            "Where does it look?",
+        ),
+    ]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Training
+
+
+def course_section(run: Run) -> Section:
+    return Section("Learning curves", learning_charts(run), "Did it learn, and did it stop learning?")
+
+
+def speed_section(run: Run) -> Section:
+    return Section("Speed", [Facts(speed_facts(run))])
+
+
+def improvement_sections(run: Run) -> list[Section]:
+    """What `vitling improve` made of it, where that lies beside the run under its own name."""
+    folder = improvement_folder(run)
+    if not (folder / "improve.json").exists():
+        return []
+    sentence = read_json(folder / "improve.json", ImprovementRecord).get("sentence")
+    if not sentence:
+        return []
+    parts: list = [Text(f"{sentence[0].upper()}{sentence[1:]}.")]
+    ways = [
+        Link.between(title, folder / name, run.path / PAGE)
+        for title, name in (("what was tried", "improve.html"), ("the page of the better run", f"winner/{PAGE}"))
+        if (folder / name).exists()
+    ]
+    parts += [Links(ways)] if ways else []
+    return [Section("Improvement", parts, "Is there something better?")]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Test
+
+
+def test_section(run: Run, evaluation: Evaluation | None) -> Section:
+    lead = "Images that neither trained it nor chose anything: the number to report."
+    if evaluation is None:
+        text = "Not looked at yet: a test split is worth most when it is looked at once, when everything is decided."
+        return Section("Test images", [Text(text), Code(f"vitling evaluate {quoted(run)}")], lead)
+    looks = run.info.get("test_looks", 1)
+    looked = {
+        "looked at": "once" if looks == 1 else f"{looks} times; each look makes the number a little less trustworthy"
+    }
+    return Section("Test images", [Facts({**evaluation_facts(evaluation), **looked})], lead)
+
+
+def other_evaluations(run: Run) -> list[Section]:
+    """What `evaluate` measured on other data, other weights or other sizes."""
+    rows = []
+    for path in sorted(run.path.glob("evaluation-*.json")):
+        if path.name == "evaluation-test.json":
+            continue
+        one = Evaluation.read(path)
+        size = "{} x {}".format(*one.img_size) if one.img_size else "as trained"
+        rows.append((one.data, one.split, one.weights, size, one.images, *shares(one)))
+    head = ("data", "split", "weights", "size", "images", "accuracy", "95 % interval")
+    return [Section("Other evaluations", [Table(head, rows)])] if rows else []
+
+
+def shares(one: Evaluation) -> tuple[str, str]:
+    low, high = one.top1_interval
+    return percent(one.top1), f"{100 * low:.1f} to {100 * high:.1f}"
+
+
+def evaluation_facts(one: Evaluation) -> dict[str, object]:
+    return {
+        "accuracy": accuracy_with_interval(one.top1, one.top1_interval, one.images),
+        **({} if one.top5 is None else {"among the first five": percent(one.top5)}),
+        "macro-F1": f"{one.macro_f1:.3f}: every class counts the same",
+        "loss": f"{one.loss:.3f}",
+        "calibration error (ECE)": f"{one.ece:.3f}: the mean distance of confidence and accuracy, as trained",
+    }
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Inside
+
+
+def diagnosis_sections(run: Run) -> list[Section]:
+    """What `vitling diagnose` found, where its page lies in the run."""
+    numbers, page = run.path / "diagnosis.json", run.path / "diagnosis.html"
+    found = read_json(numbers, list[DiagnosisRecord]) if numbers.exists() else None
+    if not found:
+        text = "Not diagnosed yet: what limits it, which images mislead it, and what to do."
+        return [Section("Diagnosis", [Text(text), Code(f"vitling diagnose {quoted(run)}")])]
+    first = found[0]
+    parts: list = [Text(first.get("headline") or "Nothing to do.")]
+    for one in first.get("advice") or []:
+        parts += [Text(f"→ {one['advice']}")] if one.get("advice") else []
+        parts += [Code(one["command"])] if one.get("command") else []
+    parts += [Links([Link.between("the whole diagnosis", page, run.path / PAGE)])] if page.exists() else []
+    return [Section("Diagnosis", parts, "What limits it?")]
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# How to use it, and where it belongs
+
+
+def use_sections(run: Run) -> list[Section]:
+    """The commands that take it further, and everything needed to repeat it."""
+    info, recipe, place, seen = run.info, run.recipe, quoted(run), run.preprocessing()
     environment = info["environment"]
+    commands = {
+        "classes and calibrated probabilities, for images or folders": f"vitling predict {place} IMAGE ...",
+        "a page to drop images on, on this computer": f"vitling app {place}",
+        "one file for other programs, compared with this model first": f"vitling export {place} --to onnx",
+        "answers over HTTP": f"vitling serve {place}",
+        "train it further": f"vitling train {shlex.quote(recipe.data)} --out {place} --more 30m",
+        "try what could make it better, on its own data": f"vitling improve {place} --budget 1h",
+    }
+    lines = "\n\n".join(f"# {what}\n{command}" for what, command in commands.items())
+    python = f'import vitling\n\nfor prediction in vitling.predict({str(run.place)!r}, ["image.png"]):\n    print(prediction.classes, prediction.probabilities)'
+    takes = {
+        "images": f"of any size; it sees {'{} x {}'.format(*seen.size)} pixels, {counted(seen.channels, 'channel')}",
+        "classes": ", ".join(run.class_names[:20])
+        + (f" ... ({len(run.class_names)})" if len(run.class_names) > 20 else ""),
+    }
     origin = {
         "data fingerprint": info["data"]["fingerprint"],
         "seed": recipe.seed,
         "precision": info["precision"],
         **{name: value for name, value in environment.items() if name != "command"},
     }
-    return Page(
-        title=f"{recipe.model} on {info['data']['name']}",
-        subtitle=f"Training run {run.path.name}: {percent(result.top1)} on validation",
-        sections=[
-            Section("Summary", [Facts(summary_facts(run, result))]),
-            Section("Learning curves", learning_charts(run), "Did it learn, and did it stop learning?"),
-            Section("Validation", validation_parts(result), "Which classes does it confuse?"),
-            Section(
-                "Pictures", picture_parts(logits, source, run.class_names), "What does it get wrong, and what correct?"
-            ),
-            Section(
-                "Attention",
-                attention_parts(model, source, predictions.preprocessing, run.class_names),
-                "Where does it look?",
-            ),
-            Section(
-                "Calibration",
-                calibration_parts(logits, labels, calibration),
-                "Is it correct as often as it is confident?",
-            ),
-            Section("Speed", [Facts(speed_facts(run))]),
-            Section(
-                "To repeat it", [Code(environment["command"]), Facts(origin), Code(to_yaml(recipe), "the whole recipe")]
-            ),
-        ],
-    )
+    return [
+        Section("Commands", [Facts(takes), Code(lines)]),
+        Section("From Python", [Code(python)]),
+        Section(
+            "To repeat it", [Code(environment["command"]), Facts(origin), Code(to_yaml(recipe), "the whole recipe")]
+        ),
+    ]
 
 
-def summary_facts(run: Run, result: Evaluation) -> dict[str, str]:
+def quoted(run: Run) -> str:
+    return shlex.quote(str(run.place))
+
+
+def run_links(run: Run) -> list[Link]:
+    """The pages that it belongs to: its study, its improvement, its diagnoses."""
+    here, found = run.path.absolute(), []
+    folders = list(here.parents)[:4]  # RUN is runs/NAME/fraction-1/seed-0 of a study
+    for title, name, record in (("study", "study.html", "study.json"), ("improvement", "improve.html", "improve.json")):
+        found += [(title, folder / name) for folder in folders if (folder / record).exists()][:1]
+    beside = improvement_folder(run) / "improve.html"
+    found += [("improvement", beside)] if beside.exists() else []
+    found += [(page.stem.replace("-", " "), page) for page in sorted(here.glob("diagnosis*.html"))]
+    return [Link.between(title, page, here / PAGE) for title, page in found]
+
+
+def improvement_folder(run: Run) -> Path:
+    """Where `vitling improve RUN` puts what it finds, unless it is told otherwise."""
+    return run.path.absolute().with_name(f"{run.path.absolute().name}-improved")
+
+
+def summary_facts(run: Run, test: Evaluation | None) -> dict[str, str]:
     """The few lines that most readers want; the test split is among them only after `evaluate` looked at it."""
     info, recipe = run.info, run.recipe
     best, data = info["best"], info["data"]
-    facts = {"validation accuracy": accuracy_with_interval(result.top1, result.top1_interval, result.images)}
-    if (known := run.path / "evaluation-test.json").exists():
-        test, looks = Evaluation.read(known), info.get("test_looks", 1)
+    images = data["val_images"]
+    correct = round(best["val_top1"] * images)
+    facts = {"validation accuracy": accuracy_with_interval(best["val_top1"], wilson_interval(correct, images), images)}
+    if test is not None:
+        looks = info.get("test_looks", 1)
         facts["test accuracy"] = accuracy_with_interval(test.top1, test.top1_interval, test.images)
         facts["test accuracy"] += f", looked at {'once' if looks == 1 else f'{looks} times'}"
     return {
@@ -168,7 +392,7 @@ def learning_charts(run: Run) -> list:
     return charts
 
 
-def validation_parts(result: Evaluation) -> list:
+def classes_section(result: Evaluation) -> Section:
     """Confusion matrix, accuracy per class, the pairs confused most often."""
     confusion = np.asarray(result.confusion)
     off = confusion - np.diag(np.diag(confusion))
@@ -185,7 +409,46 @@ def validation_parts(result: Evaluation) -> list:
     ]
     if rows:
         parts.append(Table(("true class", "predicted", "images"), rows, "Confused most often"))
-    return parts
+    split = {"val": "validation"}.get(result.split, result.split)
+    return Section("Which classes", parts, f"Which classes does it confuse? Of {result.images:,} {split} images.")
+
+
+def mistakes_section(seen: Predictions, class_names: Sequence[str], split: str) -> Section:
+    """Every mistake, the most confident first, as far as a page has room for them."""
+    lead = f"What does it get wrong? Of {len(seen.labels):,} {split} images."
+    probabilities = seen.logits.float().softmax(dim=1)
+    wrong = confident_mistakes(probabilities, seen.labels, count=len(seen.labels))
+    if not len(wrong):
+        return Section("Mistakes", [Text("No mistakes on these images.")], lead)
+    tiles: list[Tile] = []
+    used = 0
+    for index in wrong[:GALLERY_IMAGES].split(256):
+        pixels = next(iter(seen.source.batches([index])))["image"]
+        for i, image in zip(index.tolist(), pixels, strict=True):
+            uri = encode(image, TILE)
+            used += len(uri)
+            if used > GALLERY_BYTES:
+                break
+            share, guess = probabilities[i].max(dim=0)
+            name = str(seen.names[i]) if len(seen.names) else f"image {i}"
+            truth = class_names[seen.labels[i]]
+            tiles.append(Tile(uri, name, truth, class_names[guess], float(share), image.shape[-1] < TILE))
+        if used > GALLERY_BYTES:
+            break
+    caption = "The most confident first: look here for wrong labels, odd images and missing views."
+    if len(tiles) < len(wrong):
+        caption += f" {len(tiles):,} of {len(wrong):,}: the page has no room for more."
+    return Section("Mistakes", [Gallery(tiles, caption)], lead)
+
+
+def correct_section(seen: Predictions, class_names: Sequence[str]) -> Section:
+    """As a contrast, correct predictions spread over the split."""
+    probabilities = seen.logits.float().softmax(dim=1)
+    correct = (probabilities.argmax(dim=1) == seen.labels).nonzero().flatten()
+    shown = torch.linspace(0, len(correct) - 1, min(SHOWN, len(correct))).long()
+    pictures = labelled_pictures(seen.source, correct[shown], probabilities, class_names)
+    part = Strip([pictures], "Spread over the validation images.") if pictures else Text("None.")
+    return Section("Correct predictions", [part])
 
 
 def picture_parts(logits: Tensor, source: Fitted, class_names: Sequence[str]) -> list:

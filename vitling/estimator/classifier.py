@@ -25,6 +25,7 @@ from vitling.data.sources.images import Images
 from vitling.data.sources.memory import array_images, is_list_of_images, keep, list_images
 from vitling.deploy.export import Exported, export
 from vitling.deploy.neighbours import image_features
+from vitling.diagnose.paged import train
 from vitling.errors import UserError
 from vitling.estimator.inputs import as_bytes, find_pixel_range, only_column, row_shape
 from vitling.estimator.parameters import as_settings
@@ -37,7 +38,6 @@ from vitling.planning.plan import plan
 from vitling.recipes import Augment, Recipe, load_recipe, override, replace, scale_epochs
 from vitling.runs.device import default_device
 from vitling.runs.run import Run, asked_for
-from vitling.training.beginning import train
 from vitling.training.duration import parse_duration
 from vitling.training.settings import Settings
 from vitling.training.signals import Interrupted
@@ -308,7 +308,7 @@ class ViTClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transforme
                 yield Path(folder)
 
     def _train(self, recipe: Recipe, budget: float | None, folder: Path, dataset: Dataset | None) -> Run:
-        settings = Settings(threads=self.threads, budget_seconds=budget)
+        settings = Settings(threads=self.threads, budget_seconds=budget, page=self.run_dir is not None)
         try:
             with terminal.show_training() if self.verbose else nullcontext() as callback:
                 run = train(recipe, folder, settings=settings, dataset=dataset, callback=callback)

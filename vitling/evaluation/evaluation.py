@@ -43,6 +43,24 @@ def evaluate(
     at its own test split is counted there, because a number is worth less with each look; where the run cannot be written, a note
     of the result says so.
     """
+    result, _ = evaluate_and_keep(
+        run, data, split=split, which=which, img_size=img_size, reading=reading, dataset=dataset, callback=callback
+    )
+    return result
+
+
+def evaluate_and_keep(
+    run: Run | str | Path,
+    data: str | None = None,
+    *,
+    split: str = "test",
+    which: str = "best",
+    img_size: int | tuple[int, int] | None = None,
+    reading: Reading | None = None,
+    dataset: Dataset | None = None,
+    callback: Callback | None = None,
+) -> tuple[Evaluation, Predictions]:
+    """The same, and the predictions with their images, for the page of the run."""
     if split not in SPLITS:
         raise UserError(f"unknown split '{split}'. {did_you_mean(split, SPLITS)}")
     check_weights(which)
@@ -71,7 +89,7 @@ def evaluate(
     except UserError as error:  # a run that is read-only: the numbers are worth having all the same
         result.kept = False
         result.notes.append(f"the run does not keep these numbers: {error}")
-    return result
+    return result, predictions
 
 
 def _keep(run: Run, result: Evaluation) -> None:

@@ -1,5 +1,6 @@
 """Predictions: a model's logits of a split, so that page and calibration compute them once."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
@@ -23,6 +24,7 @@ class Predictions:
     logits: Tensor
     source: Fitted
     preprocessing: Preprocessing
+    names: Sequence[str] = ()  # of the images, where they are known
 
     @property
     def labels(self) -> Tensor:
@@ -44,7 +46,7 @@ def predict_images(
     preprocessing = replace(preprocessing, size=size) if size else preprocessing
     source = load_split(images, name, reading=reading, callback=callback, **preprocessing.fit_args())
     logits = predict_logits(model, source, preprocessing, callback=callback)
-    return Predictions(logits, source, preprocessing)
+    return Predictions(logits, source, preprocessing, images.names)
 
 
 def predict_validation(

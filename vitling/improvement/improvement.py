@@ -13,6 +13,8 @@ from vitling.callbacks import ImproveCallback
 from vitling.data.pipeline.training_data import open_recipe_data
 from vitling.data.sources.dataset import Dataset
 from vitling.data.sources.images import Images
+from vitling.diagnose.paged import write_trained
+from vitling.diagnose.run_page import PAGE, improvement_folder, update_run_page
 from vitling.errors import UserError
 from vitling.evaluation.predictions import open_own_data
 from vitling.files import check_path, refuse_foreign
@@ -27,7 +29,7 @@ from vitling.planning.machine import this_machine
 from vitling.planning.plan import plan
 from vitling.planning.survey import survey_data
 from vitling.recipes import Recipe, from_dict, override, save_recipe, scale_epochs, to_dict
-from vitling.reports.page import is_page, write_page
+from vitling.reports.page import Link, is_page, write_page
 from vitling.runs.opening import find_kind
 from vitling.runs.run import Run, environment, load_run
 from vitling.studies.engines import create_engine
@@ -150,7 +152,7 @@ class _Process:
         self.state, self.clock, self.is_run, self.source = state, clock, is_run, source
         self.seeds, self.jobs, self.init, self.changes = seeds, jobs, init, changes
         threads = settings.threads or (max(1, torch.get_num_threads() // jobs) if jobs > 1 else None)
-        self.settings, self.trial_settings = settings, replace(settings, threads=threads)
+        self.settings, self.trial_settings = settings, replace(settings, threads=threads, page=False)
         self.callback = callback
         self.beating = BeatingStudy(callback, clock)
 
@@ -169,9 +171,26 @@ class _Process:
         self.clock.beat(now=True)
         self.state.record["spent_seconds"] = round(self.clock.spent, 1)
         self.state.record["sentence"] = sentence
-        write_page(improvement_page(self.state), self.state.folder / "improve.html")
+        page = self.state.folder / "improve.html"
+        write_page(improvement_page(self.state), page)
         self.state.save()
         self.callback.on_change(self.state)
+        self._write_run_pages(start.run, page)
+
+    def _write_run_pages(self, given: Run | None, page: Path) -> None:
+        """The pages of the runs that this is about; the given one's again, with what came of it."""
+        reading = self.settings.reading
+        for run in (self.state.winner, Run(self.state.folder / "start")):
+            if run is not None and self.settings.page:
+                write_trained(run, reading=reading, callback=self.callback)
+        if given is not None and (given.path / PAGE).exists():
+            default = page.absolute().parent == improvement_folder(given)
+            link = () if default else [Link.between("improvement", page, given.path / PAGE)]
+            try:
+                update_run_page(given, links=link, reading=reading, callback=self.callback)
+            except UserError as error:
+                self.callback.log(f"the page of {given.path.name} was not written again: {error}")
+        write_page(improvement_page(self.state), page)  # now with the way to theirs
 
     # -- what there is ---------------------------------------------------------------------------------------------
 

@@ -1,12 +1,14 @@
 """The page of an improvement: the sentence first, then the tree of trials, what was tried and why, and what was not."""
 
 import itertools
+from pathlib import Path
 from typing import Any
 
+from vitling.diagnose.run_page import PAGE
 from vitling.improvement.record import Improvement
 from vitling.recipes import from_dict, to_yaml
 from vitling.reports import plots
-from vitling.reports.page import Chart, Code, Facts, Page, Section, Table, Text
+from vitling.reports.page import Chart, Code, Facts, Link, Page, Section, Table, Text
 
 FINAL = "in full"
 
@@ -20,7 +22,19 @@ def improvement_page(state: Improvement) -> Page:
         title=f"Improving {record['asked']['source']}",
         subtitle=f"{record['asked']['budget_seconds'] / 60:.4g} minutes, {record['spent_seconds'] / 60:.4g} of them used",
         sections=[section for section in sections if section.parts],
+        links=run_links(state),
     )
+
+
+def run_links(state: Improvement) -> list[Link]:
+    """The pages of the runs that it is about, as far as they are written."""
+    here, source = state.folder / "improve.html", Path(state.record["asked"]["source"])
+    runs = {
+        "the run": source,
+        "the run's recipe again": state.folder / "start",
+        "the better run": state.folder / "winner",
+    }
+    return [Link.between(title, run / PAGE, here) for title, run in runs.items() if (run / PAGE).exists()]
 
 
 def result_section(state: Improvement) -> Section:

@@ -26,7 +26,7 @@ from vitling.papers.plan import SEEDS, Line, Plan, Request, choose_test_split, l
 from vitling.papers.structure import read_description
 from vitling.papers.table import Description
 from vitling.reports import plots
-from vitling.reports.page import Chart, Code, Page, Section, Table, Text, is_page, write_page
+from vitling.reports.page import Chart, Code, Link, Page, Section, Table, Text, is_page, write_page
 from vitling.runs.device import default_device
 from vitling.runs.run import Run
 from vitling.studies.results import Row, evaluation_file, plus_minus
@@ -334,8 +334,9 @@ class Reproduction:
             parts[1:1] = charts
         sections = [Section("Paper and ours", parts, "Does the comparison come out as in the paper?")]
         if command:
-            sections.append(Section("To repeat it", [Code(command), Text("Curves and times of the runs: study.html.")]))
-        return Page(self.title, sections, subtitle=f"at {self.plan.scale} scale")
+            sections.append(Section("To repeat it", [Code(command)]))
+        links = [Link("the study: curves, times and runs", "study.html")] if self.study else []
+        return Page(self.title, sections, subtitle=f"at {self.plan.scale} scale", links=links)
 
     def _charts(self) -> list[Chart]:
         ours = [(r.line.label, r.ours.mean, r.ours.ci95) for r in self.results if r.ours]

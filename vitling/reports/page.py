@@ -1,16 +1,23 @@
-"""One self-contained HTML page: opens offline, in light and dark, on paper and on a phone. No script, no request.
+"""One self-contained HTML page: opens offline, in light and dark, on paper and on a phone, and asks the network for nothing.
 
-A page is a list of sections and a section a list of parts: text, facts, findings, tables, charts (inline SVG) and strips of
-pictures (PNG as data URIs). `vitling.diagnose` builds those of a run and of a diagnosis, `vitling.studies` that of a study.
+A page is a list of sections and a section a list of parts: text, facts, findings, tables, charts (inline SVG), strips and galleries
+of pictures (data URIs). Where it has tabs, these hold further sections. `vitling.diagnose` builds those of a run and of a diagnosis,
+`vitling.studies` that of a study. page.js switches tabs, zooms into curves and filters galleries; without it, a page is one long
+document with everything in it. The page's own policy lets no other script run.
 """
 
 import base64
+import hashlib
 import io
+import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
+from html import escape, unescape
 from importlib import resources
 from pathlib import Path
+from urllib.parse import quote
 
 import numpy as np
 from jinja2 import Environment, StrictUndefined
@@ -52,7 +59,7 @@ class Findings:
 
 @dataclass
 class Table:
-    """Rows under a head; numbers are right-aligned."""
+    """Rows under a head; numbers are right-aligned, and a `Link` is one."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[object]]
@@ -68,6 +75,11 @@ class Chart:
     caption: str
     wide: bool = False  # takes the whole width of the page
     kind = "chart"
+
+    @property
+    def zooms(self) -> bool:
+        """Whether it says what its axes mean, so that the page can zoom into it."""
+        return " data-x=" in self.svg[:400]
 
 
 @dataclass
@@ -87,6 +99,11 @@ class Picture:
         return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
 
     @property
+    def height(self) -> int:
+        """In CSS pixels, so that a page does not jump when the picture arrives."""
+        return max(1, round(self.width * self.pixels.shape[0] / self.pixels.shape[1]))
+
+    @property
     def is_coarse(self) -> bool:
         """Whether it is enlarged so much that its pixels had better be seen as squares."""
         return self.pixels.shape[1] < self.width
@@ -99,6 +116,32 @@ class Strip:
     rows: list[list[Picture]]
     caption: str = ""
     kind = "strip"
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One picture of a gallery: an image as `encode` makes it, its name, its true class, the prediction and that one's share."""
+
+    data_uri: str
+    name: str
+    truth: str
+    guess: str
+    share: float
+    coarse: bool = False
+
+    @property
+    def label(self) -> str:
+        return f"{self.truth}, predicted {self.guess} {self.share:.0%}"
+
+
+@dataclass
+class Gallery:
+    """Pictures that a reader can filter by true class, prediction and confidence; loaded when they come into view."""
+
+    tiles: list[Tile]
+    caption: str = ""
+    width: int = 84
+    kind = "gallery"
 
 
 @dataclass
@@ -126,27 +169,70 @@ class Section:
     title: str
     parts: list = field(default_factory=list)
     lead: str = ""  # one sentence: what the section answers
+    html: str = ""  # the whole section as an earlier page showed it, where that is kept
 
     @property
     def anchor(self) -> str:
         return "".join(c if c.isalnum() else "-" for c in self.title.lower())
 
 
+@dataclass(frozen=True)
+class Link:
+    """A way to another page, relative to the folder of this one."""
+
+    title: str
+    address: str
+
+    @classmethod
+    def between(cls, title: str, target: Path, page: Path) -> "Link":
+        """The link that the page at `page` needs to lead to `target`."""
+        way = os.path.relpath(target.absolute(), page.absolute().parent)
+        return cls(title, quote(way.replace(os.sep, "/"), safe="/"))
+
+
+@dataclass
+class Links:
+    """Ways to other pages."""
+
+    links: Sequence[Link]
+    kind = "links"
+
+
+@dataclass
+class Tab:
+    """Sections behind one name."""
+
+    title: str
+    sections: list[Section]
+
+    @property
+    def anchor(self) -> str:
+        return "tab-" + "".join(c if c.isalnum() else "-" for c in self.title.lower())
+
+
 @dataclass
 class Page:
-    """A whole page."""
+    """A whole page: sections that are always shown, then tabs where there are any."""
 
     title: str
     sections: list[Section]
     subtitle: str = ""
+    tabs: list[Tab] = field(default_factory=list)
+    links: Sequence[Link] = ()
+    about: str = ""  # what it was made of: sections of an earlier page are kept where that is the same
 
 
 def render(page: Page) -> str:
     """The page as HTML."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    template = resources.files("vitling.reports").joinpath("template.html.j2").read_text(encoding="utf-8")
+    files = resources.files("vitling.reports")
+    template = files.joinpath("template.html.j2").read_text(encoding="utf-8")
+    script = files.joinpath("page.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     written = datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
-    return environment.from_string(template).render(page=page, version=vitling.__version__, written=written)
+    return environment.from_string(template).render(
+        page=page, version=vitling.__version__, written=written, script=script, script_digest=digest
+    )
 
 
 def write_page(page: Page, path: str | Path) -> Path:
@@ -155,11 +241,36 @@ def write_page(page: Page, path: str | Path) -> Path:
     return Path(path)
 
 
+def kept_sections(path: Path, about: str) -> dict[str, Section]:
+    """The sections of a page that is there, by their titles, as they are; none where it is about something else or of another version."""
+    if not path.is_file() or not is_page(path):
+        return {}
+    html = path.read_text(encoding="utf-8", errors="replace")
+    head = html.partition("</head>")[0]
+    if f'content="vitling {vitling.__version__}"' not in head or f'name="about" content="{escape(about)}"' not in head:
+        return {}
+    found = re.findall(r"<!--section (.*?)-->(.*?)<!--end of section-->", html, re.DOTALL)
+    return {unescape(title): Section(unescape(title), html=inner) for title, inner in found}
+
+
 def as_picture(pixels: ArrayLike, label: str = "", width: int = 96) -> Picture:
     """A (C, H, W) uint8 tensor as a picture; two channels show the first, more than three the first three."""
     pixels = np.asarray(pixels)
     pixels = pixels[0] if len(pixels) < 3 else pixels[:3].transpose(1, 2, 0)
     return Picture(np.ascontiguousarray(pixels), label, width)
+
+
+def encode(pixels: ArrayLike, width: int) -> str:
+    """A (C, H, W) uint8 tensor as a small data URI at most `width` pixels wide: PNG or JPEG, whichever is shorter."""
+    image = Image.fromarray(as_picture(pixels).pixels)
+    if image.width > width:
+        image = image.resize((width, max(1, round(width * image.height / image.width))))
+    shortest = ""
+    for form, options in (("PNG", {}), ("JPEG", {"quality": 85})):
+        image.save(buffer := io.BytesIO(), form, **options)
+        uri = f"data:image/{form.lower()};base64," + base64.b64encode(buffer.getvalue()).decode()
+        shortest = uri if not shortest or len(uri) < len(shortest) else shortest
+    return shortest
 
 
 def counted(number: int, one: str, many: str = "") -> str:

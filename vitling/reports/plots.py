@@ -6,6 +6,7 @@ Series colours were chosen for contrast against both. Text stays text: class nam
 
 import io
 import re
+import secrets
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
@@ -16,14 +17,16 @@ import matplotlib.ticker
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.rcsetup import cycler
-from matplotlib.ticker import LogFormatter, MaxNLocator
+from matplotlib.ticker import FormatStrFormatter, FuncFormatter, MaxNLocator
 from numpy.typing import ArrayLike
 
 SERIES = ("#3987e5", "#d95926", "#199e70", "#c98500", "#9085e9", "#d55181", "#6b8e23", "#00a3a3")
-FEW_CURVES = 5  # whose legend fits beside them
+FEW_CURVES = 5  # whose legend fits above them
+LEGEND_WIDTH = 72  # characters of a row of it
 INK = "#010203"  # stands for currentColor
 MAP = "magma"
 LABELLED = 24  # more rows or columns than this are numbered, not named
@@ -44,7 +47,8 @@ STYLE: dict[Any, Any] = {  # Any: matplotlib's own type for the names of its set
         ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color", "grid.color"), INK
     ),
 }
-_numbers = count()
+DEPTH = LinearSegmentedColormap.from_list("depth", (SERIES[0], SERIES[5], SERIES[3]))  # seen on light and on dark
+_numbers, _process = count(), secrets.token_hex(3)  # a page may keep charts that another process drew
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Curves
@@ -59,18 +63,20 @@ def lines(
     unit: bool = False,
     dashed: Mapping[str, float] | None = None,
 ) -> str:
-    """Curves over common positions; `unit` fixes the axis to 0..1, `dashed` are named levels to compare with."""
+    """Curves over common positions; `unit` shows shares in percent, from 0 to 100, `dashed` are named levels to compare with."""
 
     def draw(ax: Axes) -> None:
         for name, values in series.items():
-            known = [np.nan if value is None else value for value in values]
+            known = [np.nan if value is None else value * (100 if unit else 1) for value in values]
             ax.plot(xs[: len(values)], known, label=name, marker="o", markersize=3 if len(values) <= 30 else 0)
         if all(isinstance(at, int) for at in xs):  # there is no epoch 1.5
             ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-        _levels(ax, dashed)
-        _finish(ax, x, y, unit=unit, legend=len(series) > 1 or bool(dashed))
+        _levels(ax, {name: level * (100 if unit else 1) for name, level in (dashed or {}).items()})
+        if unit:
+            ax.set_ylim(-2, 102)
+        _finish(ax, x, f"{y}, %" if unit else y, legend=len(series) > 1 or bool(dashed))
 
-    return _draw(draw)
+    return _draw(draw, zooms=True)
 
 
 def layer_lines(
@@ -142,7 +148,7 @@ def gradient_norms(records: Sequence[dict]) -> str:
 
     def draw(ax: Axes) -> None:
         layers = list(records[-1]["norms"])
-        colours = mpl.colormaps["viridis"](np.linspace(0.1, 0.9, len(layers)))
+        colours = DEPTH(np.linspace(0, 1, len(layers)))
         named = set(_some(layers, 6))
         for colour, layer in zip(colours, layers, strict=True):
             norms = [record["norms"].get(layer, np.nan) or np.nan for record in records]
@@ -158,11 +164,13 @@ def gradient_norms(records: Sequence[dict]) -> str:
             )
         if any(norm > 0 for record in records for norm in record["norms"].values()):
             ax.set_yscale("log")
-            for set_formatter in (ax.yaxis.set_major_formatter, ax.yaxis.set_minor_formatter):
-                set_formatter(LogFormatter())  # the default one writes TeX, which is only text here
+            ax.yaxis.set_major_formatter(
+                FormatStrFormatter("%g")
+            )  # the default one writes TeX, which is only text here
+            ax.yaxis.set_minor_formatter(FuncFormatter(_between_decades(*ax.get_ylim())))
         _finish(ax, "step", "gradient norm", legend=True)
 
-    return _draw(draw)
+    return _draw(draw, zooms=True)
 
 
 def bands(
@@ -189,7 +197,7 @@ def bands(
             ax.figure.legend(loc="outside lower center", ncol=2)
 
     many = len(series) > FEW_CURVES
-    return _draw(draw, height=HEIGHT + 0.1 * len(series) * many)
+    return _draw(draw, height=HEIGHT + 0.1 * len(series) * many, zooms=not dots)
 
 
 def intervals(rows: Sequence[tuple[str, float, float]], *, x: str, zero: bool = False) -> str:
@@ -320,17 +328,18 @@ def reliability(curve: Any) -> str:
 
     def draw(ax: Axes) -> None:
         bins = len(curve.counts)
-        centres = (np.arange(bins) + 0.5) / bins
+        centres = 100 * (np.arange(bins) + 0.5) / bins
         used = np.asarray(curve.counts) > 0
-        accuracy, confidence = np.asarray(curve.accuracy), np.asarray(curve.confidence)
-        ax.bar(centres[used], accuracy[used], width=0.9 / bins, color=SERIES[0], alpha=0.55, label="accuracy")
+        accuracy, confidence = 100 * np.asarray(curve.accuracy), 100 * np.asarray(curve.confidence)
+        ax.bar(centres[used], accuracy[used], width=90 / bins, color=SERIES[0], alpha=0.55, label="accuracy")
         sizes = 10 + 120 * np.asarray(curve.shares)[used]
         ax.scatter(
             confidence[used], accuracy[used], s=sizes, color=SERIES[1], linewidths=0, zorder=3, label="mean of a bin"
         )
-        ax.plot([0, 1], [0, 1], color=INK, alpha=0.5, linewidth=1, linestyle="--", label="calibrated")
-        ax.set_xlim(0, 1)
-        _finish(ax, "confidence", "accuracy", unit=True, legend=True)
+        ax.plot([0, 100], [0, 100], color=INK, alpha=0.5, linewidth=1, linestyle="--", label="calibrated")
+        ax.set_xlim(0, 100)
+        ax.set_ylim(-2, 102)
+        _finish(ax, "confidence, %", "accuracy, %", legend=True)
 
     return _draw(draw)
 
@@ -341,13 +350,13 @@ def class_accuracy(per_class: Sequence[dict], *, shown: int = 20) -> str:
 
     def draw(ax: Axes) -> None:
         places = np.arange(len(rows))[::-1]
-        values = np.array([row["accuracy"] for row in rows])
-        low, high = np.array([row["interval"] for row in rows]).T
+        values = 100 * np.array([row["accuracy"] for row in rows])
+        low, high = 100 * np.array([row["interval"] for row in rows]).T
         spread = np.maximum([values - low, high - values], 0)  # rounding can put a bound a hair inside
         ax.errorbar(values, places, xerr=spread, fmt="o", color=SERIES[0], markersize=4, elinewidth=1.3)
         ax.set_yticks(places, [_short(row["name"]) for row in rows])
-        ax.set_xlim(-0.02, 1.02)
-        _finish(ax, "accuracy", "")
+        ax.set_xlim(-2, 102)
+        _finish(ax, "accuracy, %", "")
 
     return _draw(draw, height=max(1.6, 0.55 + 0.24 * len(rows)))
 
@@ -356,13 +365,16 @@ def class_accuracy(per_class: Sequence[dict], *, shown: int = 20) -> str:
 # Drawing
 
 
-def _draw(draw: Callable[[Axes], None], *, height: float = HEIGHT, width: float = WIDTH) -> str:
-    """An SVG for a page: ids that no other chart has, text in the page's colour, no size but its proportions."""
+def _draw(draw: Callable[[Axes], None], *, height: float = HEIGHT, width: float = WIDTH, zooms: bool = False) -> str:
+    """An SVG for a page: ids that no other chart has, text in the page's colour, no size but its proportions.
+
+    One that `zooms` says what lies at the ends of its axes, which page.js needs.
+    """
     with mpl.rc_context(STYLE), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # measured with a font that lacks it; the browser has others
         figure = Figure(figsize=(width, height), layout="constrained")
         FigureCanvasSVG(figure)
-        draw(figure.add_subplot())
+        draw(ax := figure.add_subplot())
         buffer = io.StringIO()
         figure.savefig(
             buffer, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
@@ -374,7 +386,14 @@ def _draw(draw: Callable[[Axes], None], *, height: float = HEIGHT, width: float 
         r'(<svg[^>]*?) width="[^"]*"', r"\1", re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1), count=1
     )
     svg = re.sub(r"(-?\d+\.\d{2})\d+", r"\1", svg)
-    prefix = f"chart{next(_numbers)}-"
+    if zooms:
+        ends = {
+            name: " ".join(f"{end:.8g}" for end in limits)
+            for name, limits in (("x", ax.get_xlim()), ("y", ax.get_ylim()))
+        }
+        log = " ".join(name for name, how in (("x", ax.get_xscale()), ("y", ax.get_yscale())) if how == "log")
+        svg = svg.replace("<svg", f'<svg data-x="{ends["x"]}" data-y="{ends["y"]}" data-log="{log}"', 1)
+    prefix = f"c{_process}{next(_numbers)}-"
     return re.sub(r'(\bid="|url\(#|href="#)', rf"\1{prefix}", svg)
 
 
@@ -385,8 +404,16 @@ def _finish(ax: Axes, x: str, y: str, *, unit: bool = False, legend: bool = Fals
     ax.set_ylabel(y)
     ax.grid(alpha=0.15, linewidth=0.8)
     ax.set_axisbelow(True)
-    if legend:
-        ax.legend()
+    if legend:  # above: inside, it would lie over the curves
+        _, labels = ax.get_legend_handles_labels()
+        columns = max(1, min(len(labels), LEGEND_WIDTH // (max(map(len, labels), default=1) + 5)))
+        ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncol=columns, borderaxespad=0.3)
+
+
+def _between_decades(low: float, high: float) -> Callable[[float, int], str]:
+    """Labels of a logarithmic axis between powers of ten: 2 and 5, where these powers are few."""
+    few = high / low < 50
+    return lambda value, _: f"{value:g}" if few and f"{value:e}"[0] in "25" else ""
 
 
 def _frame(ax: Axes, x: str, y: str) -> None:

@@ -139,6 +139,8 @@ class Run:
             return render_card(title, facts)
         best = max(records, key=lambda record: (record["val_top1"], -record["val_loss"]))
         facts["best validation accuracy"] = f"{percent(best['val_top1'])} in epoch {best['epoch']}"
+        if len(records) == 1:  # a dot is no curve
+            return render_card(title, facts)
         from vitling.reports import plots  # matplotlib takes a while to import
 
         epochs = [record["epoch"] for record in records]

@@ -53,7 +53,7 @@ def learn_parts(
         fractions=parts,
         split="val",
         jobs=jobs,
-        settings=Settings(reading=reading or Reading()),
+        settings=Settings(reading=reading or Reading(), page=False),
         callback=callback,
     )
     if trained.failures:

@@ -3,9 +3,10 @@
 import math
 from statistics import mean
 
+from vitling.diagnose.run_page import PAGE
 from vitling.recipes import to_yaml
 from vitling.reports import plots
-from vitling.reports.page import Chart, Code, Facts, Page, Section, Table, Text
+from vitling.reports.page import Chart, Code, Facts, Fold, Link, Page, Section, Table, Text
 from vitling.studies.results import Row, Study
 
 
@@ -16,7 +17,7 @@ def study_page(study: Study) -> Page:
     if len(study.fractions) > 1:
         sections.append(data_efficiency(study, rows))
     sections += [learning_curves(study, fraction) for fraction in study.fractions]
-    sections.append(repeat_section(study))
+    sections += [runs_section(study), repeat_section(study)]
     images = {study.recipes[name].data for name in study.names}
     return Page(
         title=f"{len(study.names)} recipes on {' and '.join(sorted(images))}",
@@ -60,6 +61,8 @@ def learning_curves(study: Study, fraction: float) -> Section:
         if not curves:
             continue
         length = min(map(len, curves))  # patience_epochs ends runs early
+        if length < 2:  # a dot is no curve
+            continue
         accuracy = [[100 * curve[i][0]["val_top1"] for curve in curves] for i in range(length)]
         middle, low, high = ([how(values) for values in accuracy] for how in (mean, min, max))
         by_epoch[name] = ([record["epoch"] for record, _ in curves[0][:length]], middle, low, high)
@@ -74,6 +77,19 @@ def learning_curves(study: Study, fraction: float) -> Section:
     part = f"{fraction:g} of the data" if fraction < 1 else "all of the data"
     title = f"Learning curves, {part}" if len(study.fractions) > 1 else "Learning curves"
     return Section(title, parts, "Which recipe learns fast, and which is still learning?")
+
+
+def runs_section(study: Study) -> Section:
+    """Every run, with the way to its page."""
+    here, rows = study.folder / "study.html", []
+    for (name, fraction, seed), run in study.runs.items():
+        score = study.score(run)
+        shown = "" if score is None else f"{score:.2f}"
+        report = run.path / PAGE
+        page = Link.between("page", report, here) if report.exists() else ""
+        rows.append((name, f"{fraction:g}", seed, shown, page))
+    head = ("recipe", "part of the data", "seed", f"{_score_name(study)}, %", "")
+    return Section("Runs", [Fold(f"{len(rows)} run{'s' * (len(rows) != 1)}", [Table(head, rows)])] if rows else [])
 
 
 def repeat_section(study: Study) -> Section:

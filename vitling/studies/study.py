@@ -12,8 +12,9 @@ import torch
 
 from vitling.callbacks import Callback, StudyCallback
 from vitling.data.pipeline.training_data import open_recipe_data
+from vitling.diagnose.paged import write_evaluated, write_trained
 from vitling.errors import UserError, did_you_mean
-from vitling.evaluation.evaluation import evaluate
+from vitling.evaluation.evaluation import evaluate_and_keep
 from vitling.planning.speed import measure_speeds
 from vitling.recipes import Recipe
 from vitling.reports.page import write_page
@@ -100,10 +101,13 @@ def complete_run(recipe: Recipe, path: str | Path, *, split: str, settings: Sett
     if not run.finished:
         settings = replace(settings, began=time.monotonic())
         dataset = open_recipe_data(recipe, settings.reading)
-        train(recipe, path, settings=settings, dataset=dataset, callback=callback)
+        trained = train(recipe, path, settings=settings, dataset=dataset, callback=callback)
+        if settings.page:
+            write_trained(trained, reading=settings.reading, callback=callback)
     first = os.environ.get("RANK", "0") == "0"  # of the processes that trained it together
     if first and split == "test" and not evaluation_file(run).exists():
-        result = evaluate(run, reading=settings.reading, dataset=dataset, callback=callback)
+        result, seen = evaluate_and_keep(run, reading=settings.reading, dataset=dataset, callback=callback)
+        write_evaluated(run, result, seen, reading=settings.reading, callback=callback)
         if not result.kept:  # a study is made of what its runs keep
             raise UserError(result.notes[-1])
 

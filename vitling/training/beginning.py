@@ -23,7 +23,9 @@ from vitling.training.budget import (
     MOST_EPOCHS,
     Speed,
     Timekeeper,
+    seconds_of,
     steps_within,
+    write_budget,
 )
 from vitling.training.course import Course
 from vitling.training.loop import Loop
@@ -231,9 +233,11 @@ def _fit_to_budget(setup: Setup, state: State, settings: Settings, callback: Cal
     left = budget - settings.reserve_seconds - speed.fixed - speed.validation
     steps = steps_within(speed, left)
     if steps < LEAST_STEPS:
+        needed = budget - left + seconds_of(speed, LEAST_STEPS)
         raise UserError(
             f"a step of {setup.recipe.model} takes about {speed.step:.2g} s here, and setup leaves {max(left, 0):.1f} s of the budget of "
-            f"{budget:g} s, less than {LEAST_STEPS} steps; raise the budget, lower batch_size or choose a smaller model."
+            f"{budget:g} s, less than {LEAST_STEPS} steps; a budget of {write_budget(needed)} would do, or lower batch_size, or choose a "
+            "smaller model."
         )
     epochs = min(max(1, round(steps / setup.steps_per_epoch)), MOST_EPOCHS)
     setup.change_recipe(scale_epochs(setup.recipe, epochs))

@@ -1,5 +1,6 @@
 """Budget arithmetic: how long a run takes at a measured speed, how many epochs a time allows, and keeping to it on the way."""
 
+import math
 from dataclasses import dataclass, replace
 
 from vitling.errors import UserError
@@ -17,6 +18,7 @@ USED_SHARE = (
 )
 LOOK_SHARE = 0.02  # of a budget, between two looks at the clock
 LEAST_STEPS = 20  # that a budget must allow
+SPARE = 1.2  # times what is needed, of a budget that would do
 MOST_EPOCHS = 100_000
 
 
@@ -69,9 +71,11 @@ def fit_to_budget(
         left -= first.fixed + first_epochs * first_epoch
     epochs = min(int(left / speed.epoch_seconds(fraction)), MOST_EPOCHS)
     if epochs < 1:
+        needed = seconds + (speed.epoch_seconds(fraction) - left) / used_share
         raise UserError(
             f"an epoch of {recipe.model} takes about {speed.epoch_seconds(fraction):.1f} s here, and setup leaves "
-            f"{max(left, 0):.1f} s of the budget of {seconds:g} s; raise the budget, lower fraction= or choose a smaller model."
+            f"{max(left, 0):.1f} s of the budget of {seconds:g} s; a budget of {write_budget(needed)} would do, or lower fraction=, or "
+            "choose a smaller model."
         )
     recipe = scale_epochs(recipe, epochs)
     return recipe if first_epochs is None else find_method(recipe.method).with_first_epochs(recipe, first_epochs)
@@ -79,7 +83,21 @@ def fit_to_budget(
 
 def steps_within(speed: Speed, seconds: float) -> int:
     """Steps, with their validations, that a time allows."""
-    return int(seconds / (speed.step + speed.validation / (speed.steps_per_epoch * speed.validate_every)))
+    return int(seconds / seconds_of(speed, 1))
+
+
+def seconds_of(speed: Speed, steps: int) -> float:
+    """The time of so many steps, with their validations."""
+    return steps * (speed.step + speed.validation / (speed.steps_per_epoch * speed.validate_every))
+
+
+def write_budget(seconds: float) -> str:
+    """A budget of at least so long, with some to spare, as one would write it: 40s, 15m, 2h."""
+    seconds *= SPARE
+    for unit, length, step in (("s", 1, 5), ("m", 60, 1), ("h", 3600, 1)):
+        if seconds <= 120 * length or unit == "h":
+            return f"{step * math.ceil(seconds / length / step)}{unit}"
+    raise AssertionError
 
 
 class Timekeeper:

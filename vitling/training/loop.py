@@ -225,7 +225,7 @@ class Loop:
         data, logits = self.setup.data, self.best_logits
         if logits is None:  # found by an earlier process, in half precision or in parts
             logits = predict_logits(self.run.load_model("best"), data.val, data.preprocessing, callback=self.callback)
-        self.run.validation = Predictions(logits, data.val, data.preprocessing)
+        self.run.validation = Predictions(logits, data.val, data.preprocessing, data.images["val"].names)
 
     def _finish(self, stopped: str) -> None:
         state = self.state

@@ -23,6 +23,7 @@ class Settings:
     checkpoint_seconds: Seconds = 60.0
     trackers: tuple[str, ...] = ()
     reading: Reading = field(default_factory=Reading)
+    page: bool = True  # whether the trained run gets its page, report.html
 
     def __post_init__(self) -> None:
         check_fields(self)

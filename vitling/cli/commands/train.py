@@ -89,7 +89,7 @@ def train(
 
     vitling.register_models()  # after the first checks: a typo is answered before torch has loaded
 
-    from vitling.diagnose.run_page import write_run_page
+    from vitling.diagnose.paged import write_trained
 
     reading = reading_options(data_root, memory_gb, workers, no_cache)
     trackers = {"tensorboard": tensorboard, "wandb": wandb, "mlflow": mlflow}
@@ -103,6 +103,7 @@ def train(
         checkpoint_seconds=checkpoint_seconds,
         trackers=tuple(tracker for tracker, wanted in trackers.items() if wanted),
         reading=reading,
+        page=False,  # it is written below, after what is said of the end
     )
     with terminal.resumable(), terminal.show_training(quiet or os.environ.get("RANK", "0") != "0") as callback:
         if more_seconds and out:
@@ -118,12 +119,8 @@ def train(
         else:
             run = train_planned(data, settings or [], out, precision, where, callback)
         callback.on_end(run)
-        if run.finished and os.environ.get("RANK", "0") == "0":
-            try:
-                page = write_run_page(run, predictions=run.validation, reading=where.reading, callback=callback)
-                callback.log(f"page: {page}")
-            except UserError as error:  # the run is whole: what follows in a script may go on
-                terminal.note(f"the page was not written: {error}")
+        if page := write_trained(run, reading=where.reading, callback=callback, note=terminal.note):
+            callback.log(f"page: {page}")
 
 
 def train_recipe(

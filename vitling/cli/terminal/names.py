@@ -2,6 +2,8 @@
 
 import json
 
+import vitling
+from vitling.cli.terminal.console import print_line, print_pairs
 from vitling.errors import UserError, did_you_mean
 from vitling.plugins import load_installed, provided
 
@@ -17,11 +19,9 @@ def show_names(what: str, pattern: str, as_json: bool = False) -> None:
     if as_json:
         print(json.dumps(dict(rows), indent=1, ensure_ascii=False))
         return
-    width = max(len(name) for name, _ in rows)
-    for name, text in rows:
-        print(f"{name:<{width}}  {text}".rstrip())
+    print_pairs(rows)
     if what == "models":
-        print(
+        print_line(
             "and every model of timm (timm.list_models()), such as vit_tiny_patch16_224, deit_small_patch16_224, resnet18"
         )
 
@@ -48,6 +48,8 @@ def _recipes() -> list[tuple[str, str]]:
 
 
 def _methods() -> list[tuple[str, str]]:
+    vitling.register_models()  # first: beside a torchvision of another build, timm cannot be imported without
+
     from vitling.methods import METHODS
 
     load_installed()

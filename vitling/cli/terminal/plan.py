@@ -19,7 +19,9 @@ def plan_lines(plan: "Plan", data: str) -> list[str]:
     """What `train` says about the recipe that was chosen for it, and about settings that harm each other."""
     chosen = ", ".join(f"{choice.what} {choice.value}" for choice in plan.choices)
     why = (
-        [f"planned: {chosen} (`vitling plan {data} --why` gives the reasons; --recipe takes another)"] if chosen else []
+        [f"planned: {chosen} (`vitling plan {shlex.quote(data)} --why` gives the reasons; --recipe takes another)"]
+        if chosen
+        else []
     )
     return why + [f"warning: {line}" for line in plan.warnings]
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from rich.progress import Progress
 
 from vitling.callbacks import Callback, StudyCallback
-from vitling.cli.terminal.console import print_line, print_whole
+from vitling.cli.terminal.console import print_line, print_pairs, print_whole
 from vitling.cli.terminal.training import Bars, Plain, calling_back, resumable
 from vitling.cli.terminal.words import duration, percent
 from vitling.errors import UserError, did_you_mean
@@ -163,11 +163,13 @@ def show_papers(paper: str, as_json: bool = False) -> None:
     if as_json:
         print(json.dumps({name: table.title for name, table in chosen.items()}, indent=1, ensure_ascii=False))
         return
+    pairs = []
     for name, table in chosen.items():
         trained = sum(bool(row.recipe) for row in table.rows)
         small = sum(row.nano is not None for row in table.rows)
-        print(f"{name:<22}{table.title} ({len(table.rows)} rows, {trained} with recipes, {small} at nano scale)")
-    print("next: vitling reproduce NAME --dry-run, or --scale nano")
+        pairs.append((name, f"{table.title} ({len(table.rows)} rows, {trained} with recipes, {small} at nano scale)"))
+    print_pairs(pairs)
+    print_line("next: vitling reproduce NAME --dry-run, or --scale nano")
 
 
 def show_coverage(as_json: bool = False) -> None:

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from vitling.callbacks import Callback
-from vitling.cli.terminal.console import console, note, print_line
+from vitling.cli.terminal.console import console, fold, note, print_line
 from vitling.cli.terminal.notebook import NotebookProgress, in_notebook
 from vitling.cli.terminal.words import duration, percent
 
@@ -102,7 +102,9 @@ class Bars:
         self.tasks: dict[str, TaskID] = {}
 
     def print(self, text: str) -> None:
-        self.progress.console.print(text, soft_wrap=True, markup=False)
+        console = self.progress.console
+        for line in fold(text, console.width) if console.is_terminal else [text]:
+            console.print(line, soft_wrap=True, markup=False)
 
     def move(self, name: str, done: float, total: float | None, text: str = "") -> None:
         """Bring a bar to this place; it appears with its first move."""

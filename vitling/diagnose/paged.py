@@ -1,0 +1,117 @@
+"""`vitling.train`, `vitling.train_more` and `vitling.evaluate` as Python calls them: the run gets its page, and gets it again."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from vitling.callbacks import Callback
+from vitling.data.pipeline.reading import Reading
+from vitling.data.sources.dataset import Dataset
+from vitling.diagnose.run_page import PAGE, update_run_page, write_run_page
+from vitling.errors import UserError
+from vitling.evaluation.evaluation import evaluate_and_keep
+from vitling.evaluation.metrics import Evaluation
+from vitling.evaluation.predictions import Predictions
+from vitling.recipes import Recipe
+from vitling.runs.run import Run, load_run
+from vitling.training import beginning
+from vitling.training.settings import Settings
+
+
+def train(
+    recipe: Recipe,
+    run_dir: str | Path,
+    *,
+    settings: Settings | None = None,
+    dataset: Dataset | None = None,
+    asked: dict | None = None,
+    planned: dict | None = None,
+    callback: Callback | None = None,
+) -> Run:
+    """Train a recipe into a run directory; into the same directory again, resume it. Then its page is written, RUN/report.html.
+
+    `dataset` is the recipe's data where it has been opened already, as by `vitling.plan`. `asked` is what was asked for where that is
+    not the recipe itself, but data to plan one for; `planned` is the record of that plan, which the run keeps. The best weights'
+    predictions on the validation images are passed on in the run that is returned. `Settings(page=False)` leaves the page out.
+    """
+    settings = settings or Settings()
+    run = beginning.train(
+        recipe, run_dir, settings=settings, dataset=dataset, asked=asked, planned=planned, callback=callback
+    )
+    if settings.page:
+        write_trained(run, reading=settings.reading, callback=callback)
+    return run
+
+
+def train_more(
+    run_dir: str | Path,
+    seconds: float,
+    *,
+    settings: Settings | None = None,
+    dataset: Dataset | None = None,
+    callback: Callback | None = None,
+) -> Run:
+    """Train a finished run further: a new schedule of so many seconds from its last weights. Interrupted, the same call resumes.
+
+    The run keeps everything: its logs grow, each part of it stands in run.json, and `best` stays the best of all parts. Its page is
+    written again.
+    """
+    settings = settings or Settings()
+    run = beginning.train_more(run_dir, seconds, settings=settings, dataset=dataset, callback=callback)
+    if settings.page:
+        write_trained(run, reading=settings.reading, callback=callback)
+    return run
+
+
+def evaluate(
+    run: Run | str | Path,
+    data: str | None = None,
+    *,
+    split: str = "test",
+    which: str = "best",
+    img_size: int | tuple[int, int] | None = None,
+    reading: Reading | None = None,
+    dataset: Dataset | None = None,
+    callback: Callback | None = None,
+) -> Evaluation:
+    """Measure a run on a split of its own data, or of other data with the same classes.
+
+    With `img_size` it sees images of another size than in training, its positions resized; companions are then left out.
+    `dataset` is that data where it has been opened already, as for the training. The numbers are written into the run and its page, and a
+    look at its own test split is counted there, because a number is worth less with each look; where the run cannot be written, a note
+    of the result says so.
+    """
+    run = run if isinstance(run, Run) else load_run(run)
+    result, seen = evaluate_and_keep(
+        run, data, split=split, which=which, img_size=img_size, reading=reading, dataset=dataset, callback=callback
+    )
+    write_evaluated(run, result, seen, reading=reading, callback=callback)
+    return result
+
+
+def write_trained(
+    run: Run, *, reading: Reading, callback: Callback | None = None, note: Callable[[str], None] | None = None
+) -> Path | None:
+    """The page of a run that has just been trained, or was before; None, and a line, where it cannot be written."""
+    if not run.finished or os.environ.get("RANK", "0") != "0":
+        return None
+    try:
+        if run.validation is None:
+            return update_run_page(run, reading=reading, callback=callback)
+        return write_run_page(run, predictions=run.validation, reading=reading, callback=callback)
+    except UserError as error:  # the run is whole: what follows in a program may go on
+        (note or (callback or Callback()).log)(f"the page was not written: {error}")
+        return None
+
+
+def write_evaluated(
+    run: Run, result: Evaluation, seen: Predictions, *, reading: Reading | None = None, callback: Callback | None = None
+) -> None:
+    """The page of a run again, after it has been evaluated; nothing where it has none, or does not keep its numbers."""
+    if not result.kept or not (run.path / PAGE).exists():
+        return
+    own_test = result.own and result.split == "test" and result.weights == "best" and result.img_size is None
+    try:
+        update_run_page(run, test=seen if own_test else None, reading=reading, callback=callback)
+    except UserError as error:
+        result.notes.append(f"the page was not written again: {error}")
