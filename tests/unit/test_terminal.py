@@ -11,6 +11,7 @@ from rich.console import Console
 
 from vitling.cli import terminal
 from vitling.cli.terminal.console import console, fold, print_pairs, print_whole
+from vitling.cli.terminal.watching import Watch
 from vitling.deploy.prediction import Prediction
 from vitling.evaluation.comparison import Comparison
 from vitling.evaluation.metrics import Evaluation
@@ -63,7 +64,7 @@ def test_the_live_bar_follows_a_whole_training_in_a_terminal(tmp_path):
             for step in (1, 2, 3):
                 live.on_step(epoch, step, 3, 0.75, 321.0)
                 progress.refresh()
-            record = dict(epoch=epoch + 1, train_loss=0.75, val_top1=0.5, best_top1=0.5)
+            record = dict(epoch=epoch + 1, train_loss=0.75, val_top1=0.5, val_loss=0.7, best_top1=0.5, best_epoch=1)
             live.on_validation(record, dict(images_per_second=321.0))
         [bar] = progress.tasks
         assert (bar.completed, bar.total) == (6, 6)
@@ -78,6 +79,51 @@ def test_the_live_bar_follows_a_whole_training_in_a_terminal(tmp_path):
         "stopped: all 2",
     ):
         assert part in shown
+
+
+def validated(epoch: int, top1: float, loss: float) -> dict:
+    return dict(epoch=epoch, train_loss=1.0, val_top1=top1, val_loss=loss, best_top1=top1, best_epoch=epoch)
+
+
+def test_a_validation_is_a_line_of_80_columns_with_a_curve_of_those_before_it():
+    out = io.StringIO()
+    with terminal.live_progress(Console(file=out, force_terminal=True, width=80, highlight=False)) as progress:
+        live = terminal.Live(progress)
+        live.on_start(FACTS | dict(epochs=120, start_epoch=0))
+        live.began -= 3000  # so that much time is left
+        for epoch in range(1, 21):
+            live.watch.add(validated(epoch, epoch / 20, 1.0))
+        line = live.line(validated(110, 0.9912, 1.0))
+        assert len(live.line(validated(1100, 0.9912, 1.0))) <= 80
+    assert len(line) <= 80
+    assert re.search("  ▁[▁-█]*█  best 99.1 % in 110  ", line), line
+
+
+def test_a_curve_has_a_character_for_each_validation_until_there_is_no_more_room():
+    watch = Watch()
+    watch.add(validated(1, 0.2, 2.0))
+    assert watch.curve(12) == ""  # one dot is no curve
+    watch.add(validated(2, 0.9, 1.0))
+    assert watch.curve(12) == "▁█"
+    for epoch in range(3, 60):
+        watch.add(validated(epoch, 0.9, 1.0))
+    assert watch.curve(12) == "▁" + "█" * 11
+
+
+def test_overfitting_is_said_once_when_the_validation_loss_has_been_rising_for_a_while(printed):
+    plain = terminal.Plain()
+    plain.on_start(FACTS | dict(epochs=20))
+    losses = [2.0, 1.0, 1.05, 1.04, 1.2, 1.3, 1.4]
+    for epoch, loss in enumerate(losses, 1):
+        plain.on_validation(validated(epoch, 0.5, loss), {})
+    said = [line for line in printed.getvalue().splitlines() if line.startswith("overfitting")]
+    assert len(said) == 1
+    assert "lowest in epoch 2 (1.000, now 1.200)" in said[0]
+    healthy = terminal.Plain()
+    healthy.on_start(FACTS | dict(epochs=20))
+    for epoch, loss in enumerate([2.0, 1.0, 1.05, 0.9, 0.95, 0.85, 0.86], 1):
+        healthy.on_validation(validated(epoch, 0.5, loss), {})
+    assert printed.getvalue().count("overfitting") == 1
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
@@ -112,6 +158,16 @@ def test_next_is_the_test_set_only_where_there_is_one(tmp_path, printed):
     shown = printed.getvalue()
     assert f"next: vitling evaluate {tmp_path / 'a'}    (the test set: look once)" in shown
     assert f"next: vitling evaluate {tmp_path / 'b'} --split val " in shown
+
+
+def test_the_end_says_what_the_number_means(tmp_path, printed):
+    terminal.Plain().on_end(a_run(tmp_path / "a", splits=["test", "train"], val_images=40))
+    terminal.Plain().on_end(a_run(tmp_path / "b", splits=["train"], val_images=40))
+    meaning = (
+        "That is 20 of 40 images that it did not learn from (95 % interval 35 to 65 %). The epoch was chosen by them: "
+    )
+    assert meaning + "the test set decides." in printed.getvalue()
+    assert meaning + "expect a little less on new images." in printed.getvalue()
 
 
 def test_names_that_look_like_markup_or_emoji_are_printed_as_they_are(tmp_path, printed):

@@ -46,6 +46,7 @@ LEAST_ROUND_EPOCHS = 2
 LEAST_FINAL_EPOCHS = 5  # of what is worth trying
 OVERHEAD_SECONDS, CHILD_SECONDS = 0.5, 5.0  # of a trial, besides its training: here, and in a process of its own
 END_SECONDS, END_SHARE = 4.0, 0.01  # for confirming and for the page
+RUN_PAGES_SECONDS = 6.0  # for the pages of the runs that it is about
 LONGER = 1.2  # times as long as the run
 LONGER_NAME = "longer"
 MEASURED_COST = 30  # a network so many times as expensive is not worth measuring
@@ -176,6 +177,9 @@ class _Process:
         self.state.save()
         self.callback.on_change(self.state)
         self._write_run_pages(start.run, page)
+        self.clock.beat(now=True)
+        self.state.save(spent_seconds=round(self.clock.spent, 1))
+        write_page(improvement_page(self.state), page)  # now with the way to theirs
 
     def _write_run_pages(self, given: Run | None, page: Path) -> None:
         """The pages of the runs that this is about; the given one's again, with what came of it."""
@@ -190,7 +194,6 @@ class _Process:
                 update_run_page(given, links=link, reading=reading, callback=self.callback)
             except UserError as error:
                 self.callback.log(f"the page of {given.path.name} was not written again: {error}")
-        write_page(improvement_page(self.state), page)  # now with the way to theirs
 
     # -- what there is ---------------------------------------------------------------------------------------------
 
@@ -312,8 +315,8 @@ class _Process:
 
     def _for_training(self) -> float:
         """What is left of the budget for trials and the final training."""
-        end = END_SECONDS + END_SHARE * self.clock.budget
-        return self.clock.left - end
+        pages = RUN_PAGES_SECONDS if self.settings.page else 0.0
+        return self.clock.left - pages - END_SECONDS - END_SHARE * self.clock.budget
 
     def _affordable(
         self, candidates: list[Candidate], situation: Situation, images: int, final: float

@@ -80,7 +80,7 @@ def _problems(survey: "Survey") -> list[tuple[str, str]]:
     if survey.unreadable:
         rows.append(("unreadable", f"{_images(len(survey.unreadable))}, such as {survey.unreadable[0]}"))
     if survey.copies and survey.copies.count:
-        rows.append(("copies", f"{_images(survey.copies.count)} of training images among themselves"))
+        rows.append(("copies", f"{_images(survey.copies.count)} in train, copied from others there"))
     for split, leaks in (survey.leaks or {}).items():
         if leaks.count:
             of = f"{_images(leaks.count)} in {split} that training also shows"

@@ -64,6 +64,8 @@ def show_evaluation(result: "Evaluation", run: Path) -> None:
         print_line(f"note: {note}")
     if result.kept:
         print_line(f"all numbers: {run / result.file_name}")
+    if result.own:
+        print_line(f"next: vitling diagnose {run}    (what limits it, and what to try)")
 
 
 SUMMARY_LINES = 8

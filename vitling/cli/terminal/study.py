@@ -82,7 +82,7 @@ class PlainStudyRun(Plain):
     def on_validation(self, record: dict, timing: dict) -> None:
         if time.monotonic() - self.shown_at >= 30:
             self.shown_at = time.monotonic()
-            self.study.print(f"{self.label}: {self.line(record, timing)}")
+            self.study.print(f"{self.label}: {self.line(record)}")
 
 
 class LiveStudy(PlainStudy):

@@ -14,12 +14,15 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 from vitling.callbacks import Callback
 from vitling.cli.terminal.console import console, fold, note, print_line
 from vitling.cli.terminal.notebook import NotebookProgress, in_notebook
+from vitling.cli.terminal.watching import BARS, Watch
 from vitling.cli.terminal.words import duration, percent
+from vitling.evaluation.intervals import wilson_interval
 
 if TYPE_CHECKING:
     from vitling.runs.run import Run
 
 C = TypeVar("C", bound=Callback)
+LINE, CURVE = 80, 12  # characters of a line, and of the curve in it at most
 COLUMNS = (
     TextColumn("{task.description}"),
     BarColumn(bar_width=12),
@@ -34,6 +37,7 @@ class Plain(Callback):
     def __init__(self) -> None:
         self.shown_at = 0.0
         self.pending: str | None = None
+        self.watch = Watch()
 
     def log(self, message: str) -> None:
         print_line(message)
@@ -58,17 +62,22 @@ class Plain(Callback):
         done = epoch - self.start_epoch
         return (time.monotonic() - self.began) / max(done, 1) * max(self.epochs - epoch, 0)
 
-    def line(self, record: dict, timing: dict) -> str:
-        return (
-            f"epoch {record['epoch']:>4}/{math.ceil(self.epochs)}  loss {record['train_loss']:.4f}  "
-            f"val {percent(record['val_top1'])} (best {percent(record['best_top1'])})  "
-            f"{timing['images_per_second']:,.0f} images/s  {duration(self.left(record['epoch']))} left"
-        )
+    def line(self, record: dict, *, with_curve: bool = False) -> str:
+        """A validation in a line; with the curve of those before it, as far as there is room."""
+        epochs = str(math.ceil(self.epochs))
+        begin = f"epoch {record['epoch']:>{len(epochs)}}/{epochs}  loss {record['train_loss']:.3f}  val {100 * record['val_top1']:.1f} %  "
+        end = f"best {100 * record['best_top1']:.1f} % in {record['best_epoch']}  {duration(self.left(record['epoch']))} left"
+        curve = self.watch.curve(min(CURVE, LINE - len(begin) - len(end) - 2)) if with_curve else ""
+        return f"{begin}{curve}  {end}" if curve else begin + end
 
     def on_validation(self, record: dict, timing: dict) -> None:
-        self.pending = self.line(record, timing)
-        if time.monotonic() - self.shown_at >= 2 or record["epoch"] >= self.epochs:
+        self.watch.add(record)
+        self.pending = self.line(record)
+        warning = self.watch.warning(record, self.epochs)
+        if warning or time.monotonic() - self.shown_at >= 2 or record["epoch"] >= self.epochs:
             self.flush()
+        if warning:
+            self.log(warning)
 
     def flush(self) -> None:
         if self.pending:
@@ -85,13 +94,23 @@ class Plain(Callback):
             f"stopped: {info['stopped']}, after {duration(info['wall_seconds'])}. "
             f"Best validation accuracy {percent(best['val_top1'])} in epoch {best['epoch']}."
         )
+        has_test = "test" in info["data"].get("splits", ["test"])
+        if images := info["data"].get("val_images"):
+            self.log(_meaning(best["val_top1"], images, has_test))
         self.log(f"run directory: {run.path}")
-        if "test" in info["data"].get("splits", ["test"]):
+        if has_test:
             self.log(f"next: vitling evaluate {run.path}    (the test set: look once)")
         else:
             self.log(f"next: vitling evaluate {run.path} --split val    (every number; the data has no test set)")
-        self.log(f"      vitling diagnose {run.path}    (why this number, and what to try)")
-        self.log(f"      vitling predict {run.path} IMAGE...")
+
+
+def _meaning(accuracy: float, images: int, has_test: bool) -> str:
+    correct = round(accuracy * images)
+    low, high = wilson_interval(correct, images)
+    return (
+        f"That is {correct:,} of {images:,} images that it did not learn from (95 % interval {100 * low:.0f} to {100 * high:.0f} %). The epoch was chosen by "
+        + ("them: the test set decides." if has_test else "them: expect a little less on new images.")
+    )
 
 
 class Bars:
@@ -144,6 +163,17 @@ class Live(Plain):
     def on_validation(self, record: dict, timing: dict) -> None:
         self.last = f"val {percent(record['val_top1'])}"
         super().on_validation(record, timing)
+
+    def line(self, record: dict, *, with_curve: bool = True) -> str:
+        return super().line(record, with_curve=with_curve and _can_show(BARS, self.bars.progress.console))
+
+
+def _can_show(text: str, console: Console) -> bool:
+    try:
+        text.encode(console.encoding)
+    except (LookupError, UnicodeEncodeError):  # a terminal of the last century
+        return False
+    return True
 
 
 def live_progress(console: Console) -> Progress:
