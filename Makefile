@@ -8,7 +8,7 @@ BIN := .venv/bin
 OLDEST := .venv-oldest/bin
 INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo check test test-oldest torture docs dist lint format setup clean
+.PHONY: demo check test test-oldest test-engines torture docs dist lint format setup clean
 
 # Trains two small models on digits, compares them and says why one is better.
 demo: setup
@@ -27,6 +27,11 @@ test: lint
 test-oldest: .venv-oldest/installed
 	$(OLDEST)/pytest -n $(WORKERS) --dist worksteal -m "not slow" tests/unit
 	$(OLDEST)/pytest -n $(WORKERS) --dist loadfile -k "app or export or resumed" tests/integration
+
+# Studies on a Ray cluster of its own, of which a node is killed. Not among the others: a cluster wants the machine for itself for minutes.
+test-engines: setup
+	$(BIN)/python $(INSTALL) -c constraints.txt -e ".[ray]"
+	$(BIN)/pytest tests/integration/test_engines.py tests/integration/test_launchers.py
 
 # Kills, faults, bad input, attacks on page and server, a soak, for minutes; docs/reliability.md. A few seconds of it are among the tests.
 torture: setup

@@ -121,10 +121,14 @@ def test_a_command_that_does_not_train_ends_with_the_code_of_the_signal(number, 
             return super().read(*size)
 
     before = signal.getsignal(signal.SIGTERM)
+    interrupting = signal.signal(signal.SIGINT, signal.default_int_handler)  # what runs in the background ignores it
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(Signalling(b"image.png")))
     monkeypatch.setattr(sys, "argv", ["vitling", "predict", "resnet18", "-"])
-    with pytest.raises(SystemExit) as ended:
-        main()
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main()
+    finally:
+        signal.signal(signal.SIGINT, interrupting)
     assert ended.value.code == code
     assert "Traceback" not in capsys.readouterr().err
     assert signal.getsignal(signal.SIGTERM) is before

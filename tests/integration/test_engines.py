@@ -123,6 +123,8 @@ def test_a_study_on_ray_survives_the_death_of_a_node_and_gives_the_scores_of_one
 
     def kill_its_node():
         """The node that trains the long run: everything of it dies at once, as of a machine that loses its power."""
+        while not (long_run / "checkpoint" / "manifest.json").exists():
+            time.sleep(0.05)
         child = find_process(long_run)
         parents = {child}
         while (parent := int((Path("/proc") / str(child) / "stat").read_text().rsplit(")", 1)[1].split()[1])) > 1:

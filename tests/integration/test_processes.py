@@ -23,6 +23,8 @@ RECIPE = Recipe(
     augment=Augment(crop="pad", hflip=0.5),
     optim=Optim(lr=1e-3, warmup_epochs=1),
 )
+# Adam makes whole steps of gradients that are nothing but rounding, and rounding is not the same in two halves.
+SGD = ["optim.name=sgd", "optim.momentum=0.9", "optim.lr=0.02"]
 NO_DROPOUT = "method_args.agent_args={mlp_drop_rate: 0}"
 TOKENS = ["model=lvvit_test", "method=token_labeling", "method_args.labels=truth"]
 RECIPES = {
@@ -33,8 +35,10 @@ RECIPES = {
     "elem": override(RECIPE, ["model=dhvt_test", "method_args.mix_mode=elem"]),
     "mix_token": override(RECIPE, [*TOKENS, "method_args.mixup=0", "method_args.cutmix=0"]),
     "mix_token_by_hook": override(RECIPE, ["model=t2t_vit_test", *TOKENS[1:], "method_args.mixup=0", "accumulate=2"]),
-    "bootstrap": override(RECIPE, ["model=boot_vit_test", "model_args={}", "method=bootstrap", NO_DROPOUT]),
-    "shared": override(RECIPE, ["model=boot_vit_test", "model_args={}", "method=bootstrap", "method_args.share=true"]),
+    "bootstrap": override(RECIPE, ["model=boot_vit_test", "model_args={}", "method=bootstrap", NO_DROPOUT, *SGD]),
+    "shared": override(
+        RECIPE, ["model=boot_vit_test", "model_args={}", "method=bootstrap", "method_args.share=true", *SGD]
+    ),
 }
 
 

@@ -220,7 +220,7 @@ def test_the_page_never_looks_at_the_test_split_but_repeats_what_was_seen(run):
 
 
 def section(html: str, title: str) -> str:
-    (found,) = re.findall(rf"<!--section {title}-->(.*?)<!--end of section-->", html, re.DOTALL)
+    (found,) = re.findall(rf"<!-- section {title} -->(.*?)<!-- end of section -->", html, re.DOTALL)
     return found
 
 

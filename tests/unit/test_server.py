@@ -382,7 +382,7 @@ def test_wrong_commands_are_one_line(run, tmp_path):
             ([run.path / "model.onnx", "--token", "short"], "token is 8 or more"),
             ([run.path / "model.onnx", "--host", "256.0.0.1"], "is not an address of this computer"),
             ([run.path / "model.onnx", "--port", str(taken.getsockname()[1])], "cannot listen at 127.0.0.1"),
-            ([run.path / "model.onnx", "--rate", "nan"], "invalid value for '--rate'"),
+            ([run.path / "model.onnx", "--rate", "nan"], "invalid value nan for '--rate'"),
         ):
             command = [sys.executable, "-m", "vitling", "serve", *map(str, arguments)]
             command += [] if "--port" in arguments else ["--port", "0"]

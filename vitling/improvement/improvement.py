@@ -91,6 +91,7 @@ def improve(
     source = check_path(source) if isinstance(source, Path) else source
     is_run = (check_path(source) / "run.json").exists()
     _check_arguments(source, is_run, budget_seconds, changes, seeds, jobs, init, settings)
+    trials_on = create_engine(engine, gpus_per_trial)
     folder = Path(out) if out else _default_folder(source, is_run)
     if is_run and folder.resolve().is_relative_to(Path(source).resolve()):
         raise UserError(f"{folder} lies in the run that is improved, which stays as it is; choose another folder.")
@@ -109,7 +110,7 @@ def improve(
         if state.finished:
             callback.log(f"{folder} is finished already.")
             return state
-        with create_engine(engine, gpus_per_trial) as found:
+        with trials_on as found:
             found.open(folder)  # before anything is trained: there may be no such cluster
         place.remove_leftovers()
         clock = Clock(folder, budget_seconds, settings.began)

@@ -249,7 +249,7 @@ def kept_sections(path: Path, about: str) -> dict[str, Section]:
     head = html.partition("</head>")[0]
     if f'content="vitling {vitling.__version__}"' not in head or f'name="about" content="{escape(about)}"' not in head:
         return {}
-    found = re.findall(r"<!--section (.*?)-->(.*?)<!--end of section-->", html, re.DOTALL)
+    found = re.findall(r"<!-- section (.*?) -->(.*?)<!-- end of section -->", html, re.DOTALL)
     return {unescape(title): Section(unescape(title), html=inner) for title, inner in found}
 
 

@@ -60,14 +60,14 @@ class SlurmEngine(Engine):
         self.cluster = self.options.pop("cluster", "slurm")
         if self.cluster not in ("slurm", "local"):
             raise UserError(f"cluster={self.cluster} is not one of slurm, local (submitit's own, for trying it out).")
+        self.minutes = self.options.pop("time", str(MINUTES))
+        if not self.minutes.isdigit() or not int(self.minutes):
+            raise UserError(f"time={self.minutes} is not a number of minutes; write slurm:time=240.")
         self.submitit: Any = import_engine("submitit", "slurm")
         self.lock = threading.Lock()  # of the executor, which is not made for threads
 
     def open(self, folder: Path) -> None:
         self.folder = folder.absolute() / f".vitling-jobs-{secrets.token_hex(4)}"
-        minutes = self.options.pop("time", str(MINUTES))
-        if not minutes.isdigit() or not int(minutes):
-            raise UserError(f"time={minutes} is not a number of minutes; write slurm:time=240.")
         if self.cluster == "slurm" and not (shutil.which("srun") and shutil.which("sbatch")):
             raise UserError(
                 "no SLURM here: sbatch and srun are not on the path; run this on a login node, or choose local or ray."
@@ -79,7 +79,7 @@ class SlurmEngine(Engine):
             own = {f"slurm_{name}": value for name, value in self.options.items()}
             self.executor.update_parameters(
                 name="vitling",
-                timeout_min=int(minutes),
+                timeout_min=int(self.minutes),
                 tasks_per_node=1,
                 gpus_per_node=int(self.gpus or 0),
                 **({"slurm_python": sys.executable} if self.cluster == "slurm" else {}),
