@@ -36,12 +36,14 @@ MB = 2**20
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return make_tiny_run(tmp_path_factory.mktemp("server"))
+    run = make_tiny_run(tmp_path_factory.mktemp("server"))
+    export(run, "onnx")
+    return run
 
 
 @pytest.fixture(scope="module")
 def predictor(run):
-    return vitling.Predictor(export(run, "onnx").path)
+    return vitling.Predictor(run.path / "model.onnx")
 
 
 @contextmanager
