@@ -85,6 +85,7 @@ def fitted(image: Image.Image) -> torch.Tensor:
 
 
 def plain(data: Path, workers: int) -> Callable[[], Iterator[Any]]:
+    import vitling  # noqa: F401  # isort: skip (first: it cures a torchvision wheel that does not match torch)
     from torchvision.datasets import ImageFolder
 
     loader = torch.utils.data.DataLoader(
