@@ -4,7 +4,7 @@ Importing it registers our families with timm, so that `timm.create_model("dhvt_
 machine without torch and a program that sets VITLING_WITHOUT_TORCH=1 do without: an ONNX file is predicted with in a second.
 """
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.2.0"
 
 import os as _os
 import sys as _sys
