@@ -35,14 +35,14 @@ def test_the_demo_tells_the_whole_story_and_finds_it_again(tmp_path):
     accuracies = [float(found) for found in re.findall(r"([\d.]+) % +[\d.]+ to [\d.]+ ", shown)]
     assert len(accuracies) == 2
     assert accuracies[1] > accuracies[0] > 80
-    assert "DHVT with agent is better, and the difference is significant" in shown
+    assert "default is better, and the difference is significant" in shown
 
     folder = tmp_path / "vitling-demo"
-    runs = [folder / "runs" / name / "fraction-1" / "seed-0" for name in ("plain-ViT", "DHVT-with-agent")]
+    runs = [folder / "runs" / name / "fraction-1" / "seed-0" for name in ("plain-ViT", "default")]
     infos = [json.loads((run / "run.json").read_text()) for run in runs]
     assert [info["test_looks"] for info in infos] == [1, 1]
     page = folder / "diagnosis.html"
-    assert "DHVT-with-agent" in page.read_text()
+    assert "hybrid_vit_tiny" in page.read_text()
     for _, path in re.findall(r"vitling (evaluate|export) (\S+)", shown):
         assert (tmp_path / path / "run.json").exists()
 

@@ -21,7 +21,7 @@ def show_demo_plan(plan: "Plan", quiet: bool = False) -> None:
     family = plan.choices[0]
     entry(family.what, family.reason)
     heading(
-        "\n2. Train a plain ViT, and one with convolutions (DHVT) and an agent that teaches it, for about the same time"
+        "\n2. Train a plain ViT, and what `vitling train` takes by default, a ViT between convolutions, for about the same time"
     )
 
 
