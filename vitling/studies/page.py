@@ -28,11 +28,11 @@ def study_page(study: Study) -> Page:
 
 def result_section(study: Study, rows: list[Row]) -> Section:
     parts = [Table(*study.table()), *map(Text, study.notes())]
-    if rows:
+    if any(not math.isnan(row.ci95) for row in rows):  # of one seed there are only dots, which the table has as numbers
         values = [(_row_name(study, row), row.mean, row.ci95) for row in rows]
         parts.append(Chart(plots.intervals(values, x=f"{_score_name(study)}, %"), "Mean and 95 % interval."))
     compared = [row for row in rows if row.name != study.names[0] and not math.isnan(row.difference)]
-    if compared:
+    if any(not math.isnan(row.difference_ci95) for row in compared):
         values = [(_row_name(study, row), row.difference, row.difference_ci95) for row in compared]
         svg = plots.intervals(values, x=f"points more than {study.names[0]}", zero=True)
         caption = "Paired difference and its 95 % interval. An interval that contains 0 shows no difference at this number of seeds."
