@@ -252,6 +252,21 @@ def without_times(text: str) -> str:
     return re.sub(r"budget of \d+[smh] would", "budget of N would", re.sub(r"[\d.]+ s\b", "N s", text))
 
 
+# --- spelling ---------------------------------------------------------------------------------------------------------
+
+
+def test_words_are_spelt_as_in_a_dictionary(tmp_path):
+    planted = tmp_path / "planted.md"
+    planted.write_text("Recieve the acuracy.\n")
+    pages = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+    done = subprocess.run(
+        [sys.executable, "-m", "codespell_lib", *pages, planted], capture_output=True, text=True, check=False
+    )
+    found = done.stdout.splitlines()
+    assert [line for line in found if str(planted) not in line] == []
+    assert len(found) == 2  # it does look
+
+
 # --- links ------------------------------------------------------------------------------------------------------------
 
 
