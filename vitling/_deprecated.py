@@ -44,7 +44,7 @@ MOVED = {
     "diagnose.gradients": "models.inspect",
     "diagnose.plots": "reports.plots",
     "diagnose.probe": "diagnose.measures.probe",
-    "evaluate": "evaluation.intervals evaluation.metrics evaluation.loop runs.run evaluation.evaluation",
+    "evaluate": "evaluation.intervals evaluation.metrics evaluation.loop runs.run evaluation.evaluation diagnose.paged",
     "export": "deploy.export",
     "figures": "papers.figures",
     "hub": "runs.hub deploy.hub",

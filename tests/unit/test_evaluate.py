@@ -15,8 +15,8 @@ from vitling.data.pipeline.reading import Reading
 from vitling.data.pipeline.training_data import split_training
 from vitling.data.sources.dataset import open_dataset
 from vitling.deploy.prediction import predict
+from vitling.diagnose.paged import evaluate
 from vitling.errors import UserError
-from vitling.evaluation.evaluation import evaluate
 from vitling.evaluation.metrics import measure
 from vitling.recipes import Recipe
 from vitling.runs.run import Run

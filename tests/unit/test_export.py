@@ -20,8 +20,8 @@ from vitling.data.pipeline.preprocessing import Preprocessing
 from vitling.data.sources.dataset import open_dataset
 from vitling.deploy.export import export
 from vitling.deploy.prediction import predict
+from vitling.diagnose.paged import evaluate
 from vitling.errors import UserError
-from vitling.evaluation.evaluation import evaluate
 from vitling.recipes import Recipe
 from vitling.runs.metadata import ModelMetadata
 from vitling.runs.run import Run

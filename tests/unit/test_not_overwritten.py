@@ -19,8 +19,8 @@ from vitling.data.pipeline.preprocessing import Preprocessing
 from vitling.data.sources.dataset import open_dataset
 from vitling.deploy.neighbours import open_neighbours
 from vitling.diagnose.diagnosis import diagnose, diagnose_run
+from vitling.diagnose.paged import evaluate
 from vitling.errors import UserError
-from vitling.evaluation.evaluation import evaluate
 from vitling.evaluation.temperature import calibrate
 from vitling.files import json_with, new, starting_with, write_text
 from vitling.methods.token_labeling.label_maps import LabelMaps

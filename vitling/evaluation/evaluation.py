@@ -25,30 +25,6 @@ from vitling.runs.run import Run, check_weights, load_run
 SPLITS = ("train", "val", "test")
 
 
-def evaluate(
-    run: Run | str | Path,
-    data: str | None = None,
-    *,
-    split: str = "test",
-    which: str = "best",
-    img_size: int | tuple[int, int] | None = None,
-    reading: Reading | None = None,
-    dataset: Dataset | None = None,
-    callback: Callback | None = None,
-) -> Evaluation:
-    """Measure a run on a split of its own data, or of other data with the same classes.
-
-    With `img_size` it sees images of another size than in training, its positions resized; companions are then left out.
-    `dataset` is that data where it has been opened already, as for the training. The numbers are written into the run, and a look
-    at its own test split is counted there, because a number is worth less with each look; where the run cannot be written, a note
-    of the result says so.
-    """
-    result, _ = evaluate_and_keep(
-        run, data, split=split, which=which, img_size=img_size, reading=reading, dataset=dataset, callback=callback
-    )
-    return result
-
-
 def evaluate_and_keep(
     run: Run | str | Path,
     data: str | None = None,
@@ -60,7 +36,10 @@ def evaluate_and_keep(
     dataset: Dataset | None = None,
     callback: Callback | None = None,
 ) -> tuple[Evaluation, Predictions]:
-    """The same, and the predictions with their images, for the page of the run."""
+    """Measure a run on a split of its own data, or of other data with the same classes; the numbers are written into the run.
+
+    Beside them come the predictions with their images, for the page of the run. The public `vitling.evaluate` writes that, too.
+    """
     if split not in SPLITS:
         raise UserError(f"unknown split '{split}'. {did_you_mean(split, SPLITS)}")
     check_weights(which)

@@ -15,8 +15,9 @@ from typing import Any, Literal
 from vitling._deprecated import renamed_attribute
 from vitling.callbacks import Callback, StudyCallback
 from vitling.data.pipeline.training_data import open_recipe_data
+from vitling.diagnose.paged import evaluate
 from vitling.errors import UserError
-from vitling.evaluation.evaluation import evaluate, read_evaluation
+from vitling.evaluation.evaluation import read_evaluation
 from vitling.evaluation.intervals import confidence_interval
 from vitling.evaluation.metrics import Evaluation
 from vitling.files import check_writable, json_with, refuse_foreign, starting_with, write_text
