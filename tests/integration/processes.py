@@ -6,9 +6,25 @@ import sys
 from pathlib import Path
 
 import vitling
-from vitling.recipes import Recipe, save_recipe
+from vitling.recipes import Augment, Optim, Recipe, save_recipe
 from vitling.runs.run import Run
 
+# No dropout and no drop path: those are drawn for the rows of a process.
+RECIPE = Recipe(
+    model="hybrid_vit_test",
+    model_args=dict(drop_path_rate=0.0),
+    method_args=dict(mixup=0.2, cutmix=1.0, label_smoothing=0.1),
+    data="digits",
+    img_size=16,
+    fraction=0.1,
+    epochs=2,
+    batch_size=32,
+    augment=Augment(crop="pad"),
+    optim=Optim(lr=1e-3, warmup_epochs=1),
+)
+NO_DROPOUT = "method_args.agent_args={mlp_drop_rate: 0}"
+# Small steps by the gradient: Adam makes whole steps of gradients that are nothing but rounding, and large ones amplify it.
+SGD = ["optim.name=sgd", "optim.momentum=0.9", "optim.lr=0.002"]
 SCRIPT = """
 import os, signal, sys
 from pathlib import Path

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from browser import open_browser
 from command import vitling
-from page_checks import check_page, needs_chromium, open_in
+from page_checks import check_page, needs_chromium, open_in, unfold
 
 pytestmark = pytest.mark.slow
 
@@ -123,11 +123,12 @@ def test_the_page_is_quiet_fits_its_window_can_be_read_and_has_its_pictures_and_
     check_page(page, tmp_path)
     with open_browser(tmp_path / "another profile") as tab:
         open_in(tab, page, 1200)
+        unfold(tab)
         assert tab.evaluate("document.images.length") > 40
         charts = json.loads(
             tab.evaluate(
                 "JSON.stringify([...document.querySelectorAll('.chart svg')].filter((svg) => svg.checkVisibility()).map((svg) => svg.getBoundingClientRect().width))"
             )
         )
-        assert len(charts) >= 10
+        assert len(charts) >= 12
         assert min(charts) > 200

@@ -1,31 +1,17 @@
 """Several processes train what one would train: with mixing, with BatchNorm, with every method."""
 
 import pytest
-from processes import train_together
+from processes import NO_DROPOUT, SGD, train_together
+from processes import RECIPE as BASE
 
 import vitling
-from vitling.recipes import Augment, Optim, Recipe, override
+from vitling.recipes import override
 from vitling.training.beginning import train
 from vitling.training.settings import Settings
 
 pytestmark = pytest.mark.slow
 
-# No dropout and no drop path: those are drawn for the rows of a process.
-RECIPE = Recipe(
-    model="hybrid_vit_test",
-    model_args=dict(drop_path_rate=0.0),
-    method_args=dict(mixup=0.2, cutmix=1.0, label_smoothing=0.1),
-    data="digits",
-    img_size=16,
-    fraction=0.25,
-    epochs=2,
-    batch_size=32,
-    augment=Augment(crop="pad", hflip=0.5),
-    optim=Optim(lr=1e-3, warmup_epochs=1),
-)
-# Small steps by the gradient: Adam makes whole steps of gradients that are nothing but rounding, and large ones amplify it.
-SGD = ["optim.name=sgd", "optim.momentum=0.9", "optim.lr=0.002"]
-NO_DROPOUT = "method_args.agent_args={mlp_drop_rate: 0}"
+RECIPE = override(BASE, ["fraction=0.25", "augment.hflip=0.5"])
 TOKENS = ["model=lvvit_test", "method=token_labeling", "method_args.labels=truth"]
 RECIPES = {
     "batch": override(RECIPE, ["ema_decay=0.9"]),

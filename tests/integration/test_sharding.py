@@ -4,32 +4,18 @@ import pytest
 import torch
 from command import vitling as command
 from PIL import Image
-from processes import train_together
+from processes import NO_DROPOUT, RECIPE, SGD, train_together
 from safetensors.torch import load_file
 
 import vitling
 from vitling.models import our_models
-from vitling.recipes import Augment, Optim, Recipe, override
+from vitling.recipes import override
 from vitling.training.beginning import train
 from vitling.training.settings import Settings
 
 pytestmark = pytest.mark.slow
 
-# No dropout and no drop path: those are drawn for the rows of a process.
-RECIPE = Recipe(
-    model="hybrid_vit_test",
-    model_args=dict(drop_path_rate=0.0),
-    method_args=dict(mixup=0.2, cutmix=1.0, label_smoothing=0.1),
-    data="digits",
-    img_size=16,
-    fraction=0.1,
-    epochs=2,
-    batch_size=32,
-    augment=Augment(crop="pad"),
-    optim=Optim(lr=1e-3, warmup_epochs=1),
-)
 TOKENS = ["model=lvvit_test", "method_args={labels: truth}"]
-NO_DROPOUT = "method_args.agent_args={mlp_drop_rate: 0}"
 AGENT = ["model=boot_vit_test", "model_args={}", "method=bootstrap", NO_DROPOUT]
 WITHOUT_DROPOUT = {
     "agent_test": "model_args={mlp_drop_rate: 0}",
@@ -43,8 +29,6 @@ WITHOUT_DROPOUT = {
     "t2t_vit_dense_test": "model_args={}",
     "t2t_vit_test": "model_args={}",
 }
-# Small steps by the gradient: Adam makes whole steps of gradients that are nothing but rounding, and large ones amplify it.
-SGD = ["optim.name=sgd", "optim.momentum=0.9", "optim.lr=0.002"]
 FAMILIES = {name: override(RECIPE, [f"model={name}", arguments, *SGD]) for name, arguments in WITHOUT_DROPOUT.items()}
 PARTS = {
     "ema": override(RECIPE, ["ema_decay=0.9"]),
