@@ -1,19 +1,17 @@
 """vitling grows Vision Transformers from scratch on small image datasets.
 
-Importing it registers our families with timm, so that `timm.create_model("dhvt_tiny_cifar_patch4")` builds them. The command, a
-machine without torch and a program that sets VITLING_WITHOUT_TORCH=1 do without: an ONNX file is predicted with in a second.
+After `import vitling`, timm knows our families: `timm.create_model("dhvt_tiny_cifar_patch4")` builds one. Torch is loaded when
+something needs it; an ONNX file is predicted with in a second, without.
 """
 
 __version__ = "0.2.0"
 
-import os as _os
-import sys as _sys
 from importlib import import_module as _import_module
-from importlib.util import find_spec as _find_spec
-from pathlib import Path as _Path
 
 from vitling._deprecated import accept_old_arguments as _accept_old_arguments
 from vitling._deprecated import find_old_name as _find_old_name
+from vitling.importing import register_models
+from vitling.importing import watch_imports as _watch_imports
 
 # The public names and the module each lives in; they load on first use.
 _PUBLIC = {
@@ -71,24 +69,4 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *_PUBLIC})
 
 
-def register_models() -> None:
-    """Enter every family into timm's registry. Done by `import vitling`; calling it again changes nothing."""
-    _import_module("vitling.models")
-
-
-def _is_the_command() -> bool:
-    """Whether this process is the `vitling` command. It registers models when it needs them: its help does not wait for torch."""
-    if _sys.argv[:1] == ["-m"]:  # Python is looking for the module; its name precedes the arguments
-        return _sys.orig_argv[-len(_sys.argv) :][:1] == ["vitling"]
-    return _Path(*_sys.argv[:1]).stem == "vitling"
-
-
-def _does_without_torch() -> bool:
-    """Whether this is a machine, or a program, that only predicts with exported files; torch takes seconds to load."""
-    if _sys.modules.get("torch") is not None:
-        return False
-    return bool(_os.environ.get("VITLING_WITHOUT_TORCH")) or _find_spec("torch") is None
-
-
-if not _is_the_command() and not _does_without_torch():
-    register_models()
+_watch_imports()

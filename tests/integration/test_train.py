@@ -411,6 +411,27 @@ def test_bf16_gives_about_the_losses_of_float32(tmp_path, uninterrupted):
     found = [r["train_loss"] for r in run.metrics()]
     assert found == pytest.approx(wanted, rel=0.02)
     assert found != wanted
+    # Validated in float32: what the saved weights give again, to the last digit.
+    best = run.info["best"]
+    again = vitling.evaluate(run.path, split="val")
+    assert again.top1 == best["val_top1"]
+    assert again.loss == pytest.approx(best["val_loss"], rel=1e-6)
+
+
+def test_a_run_keeps_the_precision_that_it_began_with(tmp_path):
+    run = train(replace(RECIPE, epochs=2), tmp_path / "run", planned={"precision": "bf16"})
+    assert run.info["precision"] == "bf16"
+    run.update(status="running")
+    again = train(replace(RECIPE, epochs=2), tmp_path / "run")
+    assert again.info["precision"] == "bf16"
+    assert again.finished
+    assert vitling.train_more(tmp_path / "run", 2.0).info["precision"] == "bf16"
+
+
+def test_what_is_asked_for_comes_before_what_was_planned(tmp_path):
+    where = Settings(precision="no")
+    run = train(replace(RECIPE, epochs=1), tmp_path / "run", settings=where, planned={"precision": "bf16"})
+    assert run.info["precision"] == "no"
 
 
 def test_the_number_of_threads_is_chosen_recorded_and_given_back(tmp_path):

@@ -1,6 +1,5 @@
 """The names that others rely on."""
 
-import os
 import pickle
 import subprocess
 import sys
@@ -74,24 +73,55 @@ def test_nothing_of_ours_runs_when_python_starts():
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
-@pytest.mark.parametrize("options", [["-m"], ["-Bm"]])
-@pytest.mark.parametrize("arguments", ["", "--project vitling", "vitling", "-m vitling"])
-def test_a_program_of_others_with_our_name_among_its_arguments_registers_the_models(tmp_path, options, arguments):
-    (tmp_path / "mypkg").mkdir()
-    (tmp_path / "torch.py").write_text("raise ImportError('import of torch halted')")  # so that registering fails
-    (tmp_path / "mypkg" / "__init__.py").write_text("import vitling")
-    (tmp_path / "mypkg" / "__main__.py").write_text("print('not registered')")
-    path = os.pathsep.join([str(tmp_path), str(Path(vitling.__file__).parents[1])])
-    command = [sys.executable, *options, "mypkg", *arguments.split()]
-    result = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
-    assert "import of torch halted" in result.stderr, result.stdout
+def loaded_after(code: str) -> list[str]:
+    code += "\nimport sys; sys.exit(str([m for m in ('torch', 'timm') if m in sys.modules]))"
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stderr.strip()
 
 
-def test_a_program_that_does_without_torch_says_so_and_loads_neither_torch_nor_timm():
-    code = "import sys, vitling; vitling.Predictor, vitling.predict; sys.exit(str([m for m in ('torch', 'timm') if m in sys.modules]))"
-    where = {**os.environ, "VITLING_WITHOUT_TORCH": "1"}
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=where)
-    assert result.stderr.strip() == "[]"
+def test_a_program_that_predicts_with_exported_files_loads_neither_torch_nor_timm():
+    assert loaded_after("import vitling; vitling.Predictor, vitling.predict, vitling.load_recipe") == "[]"
+    assert loaded_after("from vitling import Predictor, UserError") == "[]"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from timm import create_model",
+        "import timm.models",
+        "import torchvision.transforms, timm",
+        "from importlib.util import find_spec; find_spec('timm'); import timm",
+        "import vitling.models, timm",
+    ],
+)
+def test_timm_knows_our_models_however_it_is_imported_and_is_itself_otherwise(code):
+    code = f"import vitling\n{code}\nimport sys, timm\nassert timm.is_model('dhvt_tiny_cifar_patch4')"
+    code += "\nassert type(timm.__spec__.loader).__module__ != 'vitling.importing'"
+    code += "\nassert not any(type(finder).__module__.startswith('vitling') for finder in sys.meta_path)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+
+
+def test_an_import_of_timm_that_fails_is_told_about_again(tmp_path):
+    """Whoever mends it within the program finds our models even so."""
+    (tmp_path / "timm").mkdir()
+    (tmp_path / "timm" / "__init__.py").write_text("import os\nif 'BROKEN' in os.environ: raise ImportError('broken')")
+    code = """
+import os, sys
+from vitling import importing
+importing.register_models = lambda: print("registered")
+sys.path.insert(0, sys.argv[1])
+importing.watch_imports()
+os.environ["BROKEN"] = "1"
+try:
+    import timm
+except ImportError as error:
+    print(error)
+del os.environ["BROKEN"]
+import timm
+"""
+    result = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True)
+    assert result.stdout.split() == ["broken", "registered"], result.stderr
 
 
 def test_our_command_registers_nothing_until_it_needs_a_model():

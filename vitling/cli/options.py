@@ -39,8 +39,14 @@ Split = Annotated[
     str, typer.Option(help="test, val or train.", autocompletion=completion.one_of("test", "val", "train"))
 ]
 Weights = Annotated[str, typer.Option(help="best or last.", autocompletion=completion.one_of("best", "last"))]
-Precision = Annotated[
-    str, typer.Option(help="no (float32), bf16 or fp16.", autocompletion=completion.one_of("no", "bf16", "fp16"))
+PRECISIONS = completion.one_of("no", "bf16", "fp16")
+Precision = Annotated[str, typer.Option(help="no (float32), bf16 or fp16.", autocompletion=PRECISIONS)]
+PlannedPrecision = Annotated[
+    str,
+    typer.Option(
+        help="no (float32), bf16 or fp16; default: that of the run, bf16 for what is planned where it is faster, else no.",
+        autocompletion=PRECISIONS,
+    ),
 ]
 Seeds = Annotated[str, typer.Option(help="How many, or which: 5, or 0,3,7.")]
 EqualTime = Annotated[

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -44,6 +44,15 @@ from vitling.training.signals import Interrupted
 
 # What a run records beside its weights: enough to export it when its folder is gone.
 RECORDS = ("run.json", "recipe.yaml", "metrics.jsonl", "timing.jsonl", "calibration.json", "best/config.json")
+
+
+class _Task(NamedTuple):
+    """What to train, for how long, in which precision, and the data where a plan has opened it."""
+
+    recipe: Recipe
+    budget: float | None
+    precision: str
+    dataset: Dataset | None
 
 
 class ViTClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, TransformerMixin, BaseEstimator):
@@ -127,11 +136,11 @@ class ViTClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transforme
             images = images.subset(counted)
             images.weights = weights[counted]
         kept = keep(images, [str(name) for name in classes])
-        recipe, budget, dataset = self._recipe(kept.name, weighted=weights is not None, goes_on=goes_on)
+        task = self._task(kept.name, weighted=weights is not None, goes_on=goes_on)
         with self._place() as place:
             if goes_on:
-                recipe = self._from_weights(recipe, place)
-            run = self._train(recipe, budget, _folder_in(place, recipe, budget), dataset)
+                task = task._replace(recipe=self._from_weights(task.recipe, place))
+            run = self._train(task, _folder_in(place, task.recipe, task.budget))
             self._take(run, classes)
         return self
 
@@ -244,34 +253,34 @@ class ViTClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transforme
                 "Give the same classes, or set warm_start=False."
             )
 
-    def _recipe(self, data: str, *, weighted: bool, goes_on: bool) -> tuple[Recipe, float | None, Dataset | None]:
-        """What to train, for how long, and the data where a plan has opened it."""
+    def _task(self, data: str, *, weighted: bool, goes_on: bool) -> _Task:
         if self.epochs and self.budget:
             raise UserError("epochs= and budget= both say how long to train; give one of them.")
         settings = as_settings(self.settings, {"model": self.model, "img_size": self.img_size}, self.augment)
         keys = {text.partition("=")[0].strip() for text in settings}
         if self.epochs and "epochs" in keys:
             raise UserError("epochs= is given twice, as a parameter and in settings; leave one out.")
-        dataset, budget = None, parse_duration(str(self.budget), what="budget") if self.budget else None
+        dataset, precision = None, ""
+        budget = parse_duration(str(self.budget), what="budget") if self.budget else None
         if self.recipe is not None:
             recipe = self.recipe if isinstance(self.recipe, Recipe) else load_recipe(self.recipe)
             if self.model and self.model != recipe.model:
                 recipe = replace(recipe, model_args={})  # those of another network
             recipe = override(recipe, settings)
         elif goes_on:
-            recipe = override(self.recipe_, settings)
+            recipe, precision = override(self.recipe_, settings), self.precision_
         else:
             # Who says how much an image counts does not want the plan to balance the classes as well.
             unbalanced = ["balance=none"] if weighted and "balance" not in keys else []
             planned = plan(data, settings + unbalanced, brief=True, budget_seconds=budget, threads=self.threads)
-            recipe, dataset = planned.recipe, planned.dataset
+            recipe, dataset, precision = planned.recipe, planned.dataset, planned.precision
         if self.class_weight is not None and recipe.balance != "none":
             raise UserError(
                 f"class_weight= and balance={recipe.balance} both weigh the classes; leave one out, or set balance=none."
             )
         if self.epochs:  # of a grid that NumPy made, as well
             recipe = scale_epochs(recipe, self.epochs.item() if isinstance(self.epochs, np.generic) else self.epochs)
-        return override(recipe, {"data": data, "seed": self._seed()}), budget, dataset
+        return _Task(override(recipe, {"data": data, "seed": self._seed()}), budget, precision, dataset)
 
     def _seed(self) -> int:
         if self.seed is not None:
@@ -307,11 +316,16 @@ class ViTClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transforme
             with tempfile.TemporaryDirectory(prefix="vitling-") as folder:
                 yield Path(folder)
 
-    def _train(self, recipe: Recipe, budget: float | None, folder: Path, dataset: Dataset | None) -> Run:
-        settings = Settings(threads=self.threads, budget_seconds=budget, page=self.run_dir is not None)
+    def _train(self, task: _Task, folder: Path) -> Run:
+        settings = Settings(
+            precision=task.precision,
+            threads=self.threads,
+            budget_seconds=task.budget,
+            page=self.run_dir is not None,
+        )
         try:
             with terminal.show_training() if self.verbose else nullcontext() as callback:
-                run = train(recipe, folder, settings=settings, dataset=dataset, callback=callback)
+                run = train(task.recipe, folder, settings=settings, dataset=task.dataset, callback=callback)
         except Interrupted:
             raise KeyboardInterrupt from None
         return run
@@ -320,7 +334,7 @@ class ViTClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transforme
         """What is known after fit; all of it at once, so that one that failed leaves what was there."""
         temperature = calibrate(run, predictions=run.validation).temperature
         self.classes_, self.model_, self.preprocessing_ = classes, run.load_model(), run.preprocessing()
-        self.recipe_, self.temperature_ = run.recipe, temperature
+        self.recipe_, self.precision_, self.temperature_ = run.recipe, run.info["precision"], temperature
         self.history_, self.n_iter_ = run.metrics(), run.info["epochs_trained"]
         self.run_ = Run(run.path) if self.run_dir else None  # its predictions on what was held out are let go
         seen = self.preprocessing_

@@ -59,10 +59,11 @@ class TooLittleTime(UserError):
 
 @dataclass
 class _Start:
-    """What is to be improved: its recipe on the whole data, the data, and the run where there is one."""
+    """What is to be improved: its recipe on the whole data, the data, its precision, and the run where there is one."""
 
     recipe: Recipe
     dataset: Dataset
+    precision: str
     run: Run | None
 
 
@@ -160,6 +161,10 @@ class _Process:
 
     def run(self) -> None:
         start = self._open()
+        if not self.settings.precision:
+            self.settings, self.trial_settings = (
+                replace(settings, precision=start.precision) for settings in (self.settings, self.trial_settings)
+            )
         holdout, images = self._hold_out(start)
         run = self._start_run(start, holdout)
         self._choose_candidates(start, holdout, images, run)
@@ -210,10 +215,10 @@ class _Process:
             if run.part > 1:  # trained further: as long as all of it
                 recipe = scale_epochs(recipe, max(1, round(run.info["epochs_trained"])))
             _refuse_knowledge(recipe, dataset)
-            return _Start(recipe, dataset, run)
+            return _Start(recipe, dataset, run.info.get("precision", "no"), run)
         if "recipe" in record:
             recipe = from_dict(record["recipe"])
-            return _Start(recipe, open_recipe_data(recipe, reading), None)
+            return _Start(recipe, open_recipe_data(recipe, reading), record.get("precision", "no"), None)
         seconds = START_SHARE * self.clock.budget
         planned = plan(
             self.source,
@@ -221,13 +226,14 @@ class _Process:
             budget_seconds=seconds,
             brief=True,
             threads=self.settings.threads,
+            precision=self.settings.precision,
             reading=reading,
             callback=self.callback,
         )
         self.callback.log(f"planned: {planned.recipe.model} for a first run of {seconds:.0f} s")
         dataset = open_recipe_data(planned.recipe, reading, opened=planned.dataset)
         _refuse_knowledge(planned.recipe, dataset)
-        return _Start(planned.recipe, dataset, None)
+        return _Start(planned.recipe, dataset, planned.precision, None)
 
     def _hold_out(self, start: _Start) -> tuple[Holdout, dict[str, Images]]:
         """Divide the images, the same way whenever it is asked."""
@@ -242,6 +248,7 @@ class _Process:
                 asked=self.asked,
                 may_train_again=again,
                 recipe=to_dict(start.recipe),
+                precision=start.precision,
                 holdout=held,
                 environment=environment(),
             )
@@ -323,7 +330,7 @@ class _Process:
         self, candidates: list[Candidate], situation: Situation, images: int, final: float
     ) -> tuple[list[Candidate], list[Omitted]]:
         """Those that see the training images often enough in the final training; another network is timed for a few steps."""
-        machine = this_machine(self.trial_settings.threads)
+        machine = this_machine(self.trial_settings.threads, self.trial_settings.precision)
         shape = (situation.survey.channels, *situation.size)
         own = machine.images_per_second((situation.recipe, situation.model, shape))
         self.rate, self.images = own, images

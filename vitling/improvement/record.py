@@ -15,7 +15,7 @@ import shutil
 import threading
 import time
 from pathlib import Path
-from typing import Annotated, Any, TypedDict
+from typing import Annotated, Any, Literal, TypedDict
 
 from vitling.callbacks import Callback, StudyCallback
 from vitling.errors import UserError
@@ -111,6 +111,7 @@ class ImprovementRecord(_Improvement, total=False):
 
     may_train_again: bool
     recipe: dict[str, Any]
+    precision: Literal["no", "bf16", "fp16"]
     holdout: HoldoutRecord
     environment: _Environment
     observations: list[str]

@@ -4,9 +4,6 @@ A family is one module. It ends with `TABLES`, pairs of a model class and the ta
 arguments). The class says in `default_cfg(**arguments)` what timm's `pretrained_cfg` should hold for one of them.
 """
 
-from vitling.models import operators  # noqa: F401  (before timm, which imports torchvision)
-
-# isort: split
 from vitling.models import agent, dhvt, diag, hybrid, lvvit, resnet9, t2t, vit
 from vitling.models.registry import (
     build_model,

@@ -15,8 +15,8 @@ import torch
 from packaging.requirements import Requirement
 
 import vitling
+from vitling.importing import torchvision_mended
 from vitling.models import build_model
-from vitling.models.operators import torchvision_mended
 from vitling.runs.device import default_device, device_name
 from vitling.validation.memory import total_memory
 

@@ -14,6 +14,7 @@ from vitling.models.macs import count_macs
 from vitling.optim import create_optimizer, parameter_groups, peak_lr
 from vitling.recipes import Recipe
 from vitling.runs.device import default_device, synchronize
+from vitling.training.half_precision import bf16_pays, keep_attention_whole
 from vitling.training.random_state import callers_state_kept
 
 TIMED_STEPS = 3  # after one that warms up; one is enough where it is long
@@ -74,12 +75,14 @@ class Machine:
         return recipe.batch_size / self.measured[what]
 
 
-def this_machine(threads: int | None = None) -> Machine:
-    """Where this process runs; steps are measured."""
+def this_machine(threads: int | None = None, precision: str = "") -> Machine:
+    """Where this process runs; steps are measured, in this precision or in the one that is faster here."""
     device = default_device()
     kind = "cpu" if device.type == "cpu" else "gpu"
-    bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported()
-    return Machine(device.type, kind, "bf16" if bf16 else "no", lambda candidate: measure_step(candidate, threads))
+    if not precision:
+        bf16 = torch.cuda.is_bf16_supported() if device.type == "cuda" else device.type == "cpu" and bf16_pays()
+        precision = "bf16" if bf16 else "no"
+    return Machine(device.type, kind, precision, lambda candidate: measure_step(candidate, threads, precision))
 
 
 def find_machine(text: str) -> Machine:
@@ -97,10 +100,13 @@ def find_machine(text: str) -> Machine:
     return Machine(device.title, "gpu", device.precision, step)
 
 
-def measure_step(candidate: Candidate, threads: int | None = None) -> float:
+def measure_step(candidate: Candidate, threads: int | None = None, precision: str = "no") -> float:
     """The time of a step on random images: forward, backward, optimiser. No data is read."""
     recipe, model, size = candidate
     device, seconds = default_device(), []
+    half = torch.float16 if precision == "fp16" else torch.bfloat16
+    if precision == "bf16" and device.type == "cpu":
+        keep_attention_whole()
     with callers_state_kept():
         torch.set_num_threads(threads or torch.get_num_threads())
         model = model.to(device).train()
@@ -110,7 +116,9 @@ def measure_step(candidate: Candidate, threads: int | None = None) -> float:
         labels = torch.zeros(recipe.batch_size, dtype=torch.long, device=device)
         for _ in range(1 + TIMED_STEPS):
             began = time.perf_counter()
-            F.cross_entropy(model(images), labels).backward()
+            with torch.autocast(device.type, half, enabled=precision != "no"):
+                loss = F.cross_entropy(model(images), labels)
+            loss.backward()
             optimizer.step()
             optimizer.zero_grad()
             synchronize(device)

@@ -69,6 +69,7 @@ class Plan:
         return {
             "choices": [asdict(choice) for choice in self.choices],
             "device": self.device,
+            "precision": self.precision,
             "step_seconds": self.measured,
         }
 
@@ -82,6 +83,7 @@ def plan(
     brief: bool = False,
     device: str | None = None,
     threads: int | None = None,
+    precision: str = "",
     reading: Reading | None = None,
     callback: Callback | None = None,
 ) -> Plan:
@@ -89,12 +91,12 @@ def plan(
 
     With a `recipe`, nothing is chosen: the plan says what that one would do here. A brief plan is the same recipe at once: no
     pixels are looked at, and nothing is measured but what the choice depends on. `device` is one that is elsewhere, such as
-    "cuda:a100": what would be chosen there, with times worked out on paper.
+    "cuda:a100": what would be chosen there, with times worked out on paper. `precision` is that of `Settings`; empty: the faster one.
     """
     if any(setting.partition("=")[0].strip() == "data" for setting in settings):
         raise UserError("the data is the first argument; leave data= out.")
     reading, callback = reading or Reading(), callback or Callback()
-    machine = find_machine(device) if device else this_machine(threads)
+    machine = find_machine(device) if device else this_machine(threads, precision)
     given = load_recipe(recipe or DEFAULT) if not isinstance(recipe, Recipe) else recipe
     channels = override(given, [text for text in settings if text.startswith("channels")]).channels
     dataset = _open(str(data), channels, reading)
@@ -123,7 +125,9 @@ def plan(
         part = _part(dataset, recipe, in_memory=fits, has_bad=bool(seen.unreadable))
         # Streamed images would all be decoded for the cache, which is no plan's business.
         measured = reading if fits else replace(reading, cache=False)
-        speed = _measure(dataset, recipe, part, Settings(threads=threads, reading=measured), callback)
+        speed = _measure(
+            dataset, recipe, part, Settings(precision=machine.precision, threads=threads, reading=measured), callback
+        )
     if budget_seconds:
         recipe, choices = _fit(recipe, choices, speed, budget_seconds)
     images_shown = recipe.epochs * speed.steps_per_epoch * recipe.batch_size

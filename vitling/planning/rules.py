@@ -122,7 +122,7 @@ def choose(
         *_balance(survey),
         *_bad_files(survey),
     ]
-    choices += _compile(machine)
+    choices += [*_precision(machine), *_compile(machine)]
     changes = {key: value for choice in choices for key, value in choice.changes.items() if key != "epochs"}
     recipe = override(override(scale_epochs(base, epochs), changes), list(settings))
     return recipe, [_as_asked(choice, asked, recipe) for choice in choices]
@@ -385,6 +385,13 @@ def _bad_files(survey: Survey) -> list[Choice]:
         return []
     reason = "images that cannot be read are left out, counted and named"
     return [Choice("bad files", "skip", reason, changes={"on_bad_image": "skip"})]
+
+
+def _precision(machine: Machine) -> list[Choice]:
+    if machine.precision == "no":
+        return []
+    reason = "faster on this device, with the same accuracy; weights stay in float32"
+    return [Choice("precision", machine.precision, reason, "float32 and bf16 compared: docs/results.md")]
 
 
 def _compile(machine: Machine) -> list[Choice]:

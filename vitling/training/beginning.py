@@ -58,9 +58,12 @@ def train(
     predictions on the validation images are passed on in the run that is returned.
     """
     settings, callback = settings or Settings(), callback or Callback()
+    run = Run(run_dir)
     with callers_state_kept(), lost_peer_explained():
+        run.fetch()
+        settings = _with_precision(settings, run, planned)
         accelerator = create_accelerator(settings, run_dir)
-        run = train_into(Run(run_dir), recipe, settings, callback, accelerator, dataset, asked, planned)
+        run = train_into(run, recipe, settings, callback, accelerator, dataset, asked, planned)
         end_training(accelerator)
     return run
 
@@ -81,6 +84,7 @@ def train_more(
     run = load_run(run_dir)
     run.require(*NEEDED)
     with callers_state_kept(), lost_peer_explained():
+        settings = _with_precision(settings, run)
         accelerator = create_accelerator(settings, run_dir)
         with run.locked() if accelerator.is_main_process else nullcontext():
             run.fetch()
@@ -96,6 +100,12 @@ def train_more(
                 raise
         end_training(accelerator)
     return run
+
+
+def _with_precision(settings: Settings, run: Run, planned: dict | None = None) -> Settings:
+    """The settings; where they leave the precision open, it is what the run began with, else what was planned."""
+    plan = run.info.get("plan") or planned or {}
+    return replace(settings, precision=settings.precision or run.info.get("precision") or plan.get("precision", ""))
 
 
 def train_into(
@@ -375,7 +385,7 @@ def _describe(run: Run, setup: Setup, asked: dict, settings: Settings) -> None:
         ),
         parameters=sum(p.numel() for p in setup.model.parameters()),
         environment=environment(),
-        precision=settings.precision,
+        precision=setup.accelerator.mixed_precision,
         processes=setup.accelerator.num_processes,
         sharded=setup.sharded,
     )

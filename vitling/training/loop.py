@@ -172,8 +172,9 @@ class Loop:
         setup, state = self.setup, self.state
         model = state.validated_model(setup)
         began = time.monotonic()
-        # Of a whole split, and as loaded weights give them again: neither a process's part of it, nor in half precision.
-        kept: list[Tensor] | None = [] if self._is_alone and self.settings.precision == "no" else None
+        # Of a whole split, and as loaded weights give them again: neither a process's part of it, nor in a GPU's half precision.
+        whole = self.accelerator.mixed_precision == "no" or self.accelerator.device.type == "cpu"
+        kept: list[Tensor] | None = [] if self._is_alone and whole else None
         val = self._measure(model, keep=kept)
         if not math.isfinite(val["loss"]):
             self._refuse_loss(val["loss"], f"val_loss={val['loss']}")

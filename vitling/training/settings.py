@@ -14,7 +14,7 @@ from vitling.validation.values import Range, Seconds, Threads, check_fields
 class Settings:
     """Where and how a run happens; nothing here defines the experiment."""
 
-    precision: str = "no"  # no (float32) | bf16 | fp16
+    precision: str = ""  # no (float32) | bf16 | fp16; empty: what the run began or was planned with, else no
     shard: bool = False  # every process holds a part of the model: FSDP in place of DDP
     threads: Threads | None = None  # None: one or all, whichever is faster for this model
     budget_seconds: Annotated[float, Range(above=0, high=1e9)] | None = None
@@ -30,7 +30,7 @@ class Settings:
 
 
 def check_precision(precision: str) -> None:
-    if precision not in ("no", "bf16", "fp16"):
+    if precision not in ("", "no", "bf16", "fp16"):
         raise UserError(f"precision={precision} is not one of no, bf16, fp16.")
     if precision == "fp16" and default_device().type == "cpu":
         raise UserError("precision=fp16 needs a GPU; on a CPU use bf16 or no.")

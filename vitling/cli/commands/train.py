@@ -3,7 +3,6 @@
 import os
 import re
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +18,7 @@ from vitling.cli.options import (
     DataRoot,
     MemoryGb,
     NoCache,
+    PlannedPrecision,
     Quiet,
     Threads,
     Workers,
@@ -53,13 +53,7 @@ def train(
         str | None,
         typer.Option(help="Train the finished run in --out further, for so much longer: 30m. DATA is the run's own."),
     ] = None,
-    precision: Annotated[
-        str | None,
-        typer.Option(
-            help="no (float32), bf16 or fp16; default: bf16 for what is planned for a GPU that has it, else no.",
-            autocompletion=completion.one_of("no", "bf16", "fp16"),
-        ),
-    ] = None,
+    precision: PlannedPrecision = "",
     shard: Annotated[
         bool,
         typer.Option(
@@ -94,7 +88,7 @@ def train(
     reading = reading_options(data_root, memory_gb, workers, no_cache)
     trackers = {"tensorboard": tensorboard, "wandb": wandb, "mlflow": mlflow}
     where = vitling.Settings(
-        precision=precision or "no",
+        precision=precision,
         shard=shard,
         threads=threads,
         budget_seconds=budget_seconds,
@@ -117,7 +111,7 @@ def train(
                 callback.log(line)
             run = train_recipe(planned.recipe, data, out, recipe, where, planned.dataset, callback)
         else:
-            run = train_planned(data, settings or [], out, precision, where, callback)
+            run = train_planned(data, settings or [], out, where, callback)
         callback.on_end(run)
         if page := write_trained(run, reading=where.reading, callback=callback, note=terminal.note):
             callback.log(f"page: {page}")
@@ -141,9 +135,7 @@ def train_recipe(
     return vitling.train(chosen, out, settings=where, dataset=dataset, callback=callback)
 
 
-def train_planned(
-    data: str, settings: list[str], out: Path | None, precision: str | None, where: "Settings", callback: "Callback"
-) -> "Run":
+def train_planned(data: str, settings: list[str], out: Path | None, where: "Settings", callback: "Callback") -> "Run":
     """Train what is planned for this data, time and machine; a run that was planned before keeps its plan."""
     from vitling.runs.run import Run, asked_plan, free_directory
 
@@ -151,7 +143,6 @@ def train_planned(
     run = Run(out or free_directory(folder_for(data), asked))
     run.fetch()
     if run.asked == asked and (begun := run.begun_recipe()):
-        where = replace(where, precision=precision or run.info["precision"])
         return vitling.train(begun, run.place, settings=where, asked=asked, callback=callback)
     planned = vitling.plan(
         data,
@@ -159,6 +150,7 @@ def train_planned(
         budget_seconds=where.budget_seconds,
         brief=True,
         threads=where.threads,
+        precision=where.precision,
         reading=where.reading,
         callback=callback,
     )
@@ -168,7 +160,7 @@ def train_planned(
     return vitling.train(
         vitling.override(planned.recipe, {"data": absolute(data), "init": init}),
         run.place,
-        settings=replace(where, precision=precision or planned.precision),
+        settings=where,
         dataset=planned.dataset,
         asked=asked,
         planned=planned.record(),
