@@ -1,9 +1,9 @@
 """Images per second of each size of the house family, on all cores against one, and the share of the machine's matmul rate.
 
-    python benchmarks/cores.py [--turns 5] [--sizes nano tiny small]
+    python benchmarks/cores.py [--turns 5] [--sizes nano tiny small] [--precision bf16]
 
 A step is forward, backward and optimiser on a batch of random images of 32 pixels (medium and base: of photographs, 8 at a time). Thread counts take
-turns, so that both share the machine's noise. The matmul rate is that of a square product in float32 with as many threads.
+turns, so that both share the machine's noise. The matmul rate is that of a square product in the same precision with as many threads.
 """
 
 import vitling  # isort: skip (before timm: it cures a torchvision wheel that does not match torch)
@@ -22,10 +22,10 @@ from vitling.planning.machine import measure_step
 SIDE = {"nano": 32, "tiny": 32, "small": 32, "medium": 160, "base": 192}
 
 
-def matmul_rate(threads: int, side: int = 1024) -> float:
+def matmul_rate(threads: int, precision: str, side: int = 1024) -> float:
     """FLOP/s of a square product."""
     torch.set_num_threads(threads)
-    a, b = torch.randn(2, side, side).unbind()
+    a, b = torch.randn(2, side, side, dtype=torch.bfloat16 if precision == "bf16" else torch.float32).unbind()
     seconds = []
     for _ in range(12):
         began = time.perf_counter()
@@ -38,9 +38,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--sizes", nargs="+", choices=SIDE, default=list(SIDE))
+    parser.add_argument("--precision", choices=("no", "bf16"), default="no")
     args = parser.parse_args()
     cores = torch.get_num_threads()
-    rates = {threads: matmul_rate(threads) for threads in (1, cores)}
+    rates = {threads: matmul_rate(threads, args.precision) for threads in (1, cores)}
     print(f"matmul: {rates[1] / 1e9:.0f} GFLOP/s on one core, {rates[cores] / 1e9:.0f} on {cores}\n")
     print(f"| size | parameters | images/s, 1 core | images/s, {cores} cores | ratio | share of matmul, 1 | {cores} |")
     print("|---|---:|---:|---:|---:|---:|---:|")
@@ -52,7 +53,7 @@ def main() -> None:
         for _ in range(args.turns):
             for threads, taken in seconds.items():
                 model = timm.create_model(recipe.model, num_classes=100, img_size=side, **recipe.model_args)
-                taken.append(measure_step((recipe, model, (3, side, side)), threads))
+                taken.append(measure_step((recipe, model, (3, side, side)), threads, args.precision))
         macs, parameters = count_macs(model, (3, side, side)), sum(p.numel() for p in model.parameters())
         step = {threads: median(taken) for threads, taken in seconds.items()}
         share = {t: 6 * macs * recipe.batch_size / step[t] / rates[t] for t in step}

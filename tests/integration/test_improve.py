@@ -33,20 +33,35 @@ POOR = Recipe(
     optim=Optim(lr=1e-4, warmup_epochs=0),
 )
 BUDGET = 60.0
+REPORT = "report.html"
 ONE_THREAD = dict(threads=1, checkpoint_seconds=1.0)
 
 
 @pytest.fixture(scope="module")
 def poor(tmp_path_factory):
-    return train(POOR, tmp_path_factory.mktemp("runs") / "poor", settings=Settings(threads=1))
+    return vitling.train(POOR, tmp_path_factory.mktemp("runs") / "poor", settings=Settings(threads=1))
 
 
 @pytest.fixture(scope="module")
 def improved(poor):
-    before = {path: path.read_bytes() for path in poor.path.rglob("*") if path.is_file()}
+    """Everything of the run itself stays as it was; only its page is written again."""
+    before = files_of(poor)
+    assert "improve.html" not in before.pop(REPORT).decode()
     result = vitling.improve(poor.path, BUDGET, settings=Settings(**ONE_THREAD))
-    assert {path: path.read_bytes() for path in poor.path.rglob("*") if path.is_file()} == before
+    after = files_of(poor)
+    del after[REPORT]
+    assert after == before
     return result
+
+
+def files_of(run: Run) -> dict[str, bytes]:
+    return {str(path.relative_to(run.path)): path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+
+
+def test_the_page_of_the_run_that_was_improved_is_written_again_with_what_came_of_it(poor, improved):
+    page = (poor.path / REPORT).read_text()
+    assert f'href="../{improved.folder.name}/improve.html"' in page
+    assert improved.sentence[1:] in page
 
 
 @needs_chromium

@@ -47,6 +47,34 @@ def test_the_page_of_a_run_is_quiet_fits_its_window_can_be_read_and_is_described
     check_page(report, tmp_path)
 
 
+SOUND = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>sound</title><style>
+body { background: rgb(251, 251, 249); color: #222; margin: 0 }
+@media (prefers-color-scheme: dark) { body { background: rgb(21, 23, 26); color: #ddd } }
+</style></head><body><p>words</p></body></html>"""
+PIXEL = "data:image/gif;base64,R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7"
+FLAWS = {
+    "faint words": "<p style='color: #999; background: #fff'>words</p>",
+    "a wide row": "<div style='width: 1500px'>words</div>",
+    "a picture without words": f"<img src='{PIXEL}'>",
+    "a picture that is broken": "<img src='data:image/gif;base64,R0lG' alt='nothing'>",
+    "a button without words": "<button></button>",
+    "an error": "<script>undefined.nothing</script>",
+    "something from elsewhere": "<img src='https://example.com/a.png' alt='elsewhere'>",
+}
+
+
+def test_a_sound_page_passes(tmp_path):
+    (tmp_path / "page.html").write_text(SOUND)
+    check_page(tmp_path / "page.html", tmp_path)
+
+
+@pytest.mark.parametrize("flaw", FLAWS)
+def test_every_flaw_is_seen(flaw, tmp_path):
+    (tmp_path / "page.html").write_text(SOUND.replace("</body>", f"{FLAWS[flaw]}</body>"))
+    with pytest.raises(AssertionError):
+        check_page(tmp_path / "page.html", tmp_path)
+
+
 def test_one_tab_is_shown_at_a_time_by_click_by_key_and_by_address(tab, report):
     assert json.loads(tab.evaluate(PANELS)) == [True] + [False] * 5
     tab.evaluate("document.querySelectorAll('.tabs a')[3].click()")
