@@ -2,7 +2,7 @@
 
 Made of what the five papers found to matter on small data: a stem that leaves few tokens (T2T-ViT, LV-ViT and DHVT all replace
 the patch projection), fixed sine positions, no class token. nano has a short stem and average pooling, for a minute on a CPU; larger
-sizes have residual units in the stem, and tiny and small end in a tail that pools their tokens by convolutions. What earns its place at
+sizes have residual units in the stem, and tiny, mini and small end in a tail that pools their tokens by convolutions. What earns its place at
 which length is measured in docs/results.md. timm's VisionTransformer does the rest, so its whole contract holds.
 """
 
@@ -336,6 +336,7 @@ VARIANTS = {
     "hybrid_vit_test":   dict(img_size=16,  patch_size=4,  embed_dim=32,  depth=2,  num_heads=2, **SHORT),
     "hybrid_vit_nano":   dict(img_size=32,  patch_size=8,  embed_dim=128, depth=2,  num_heads=4, **SHORT),
     "hybrid_vit_tiny":   dict(img_size=32,  patch_size=4,  embed_dim=64,  depth=1,  num_heads=2, mlp_ratio=2, **TAILED),
+    "hybrid_vit_mini":   dict(img_size=32,  patch_size=4,  embed_dim=96,  depth=1,  num_heads=3, mlp_ratio=2, **TAILED),
     "hybrid_vit_small":  dict(img_size=32,  patch_size=4,  embed_dim=128, depth=3,  num_heads=4, mlp_ratio=3, **TAILED),
     "hybrid_vit_medium": dict(img_size=160, patch_size=16, embed_dim=288, depth=8,  num_heads=6, mlp_ratio=3, **DEEP),
     "hybrid_vit_base":   dict(img_size=192, patch_size=16, embed_dim=384, depth=12, num_heads=8, mlp_ratio=4, **DEEP),

@@ -56,6 +56,7 @@ class Rung:
 LADDER = (
     Rung("vitling/nano",   64,  3.5, 0,          0,        0),
     Rung("vitling/tiny",   64,  7,   45_000,     10,       0),
+    Rung("vitling/mini",   64,  7,   350_000,    100,      0),
     Rung("vitling/small",  96,  7,   1_500_000,  math.inf, 0),
     Rung("vitling/medium", 160, 7,   5_000_000,  math.inf, 2_000),
     Rung("vitling/base",   192, 7,   12_000_000, math.inf, 20_000),
