@@ -131,6 +131,19 @@ def test_harmful_settings_are_warned_of_in_training_too(tmp_path):
     assert "planned" not in shown
 
 
+def test_a_budget_that_ends_within_the_first_epoch_is_planned_for(tmp_path):
+    """As `train` would take it: of very many images a part is shown, once."""
+    rng = np.random.default_rng(0)
+    images, labels = rng.integers(0, 256, (200_000, 16, 16), dtype=np.uint8), rng.integers(0, 5, 200_000)
+    np.savez(tmp_path / "many.npz", train_images=images, train_labels=labels)
+    command = ["plan", tmp_path / "many.npz", "model=hybrid_vit_nano", "--budget", "20s", "--threads", "1"]
+    found = json.loads(vitling(*command, "--json"))
+    assert 0 < found["epochs"] < 1
+    assert found["recipe"]["epochs"] == 1
+    assert found["seconds"] <= 20
+    assert "% of the images, once" in vitling(*command)
+
+
 def test_named_data_is_planned_for():
     result = json.loads(vitling("plan", "digits", *SMALL[:3], "--json"))
     assert result["recipe"]["img_size"] == [8, 8]

@@ -17,7 +17,7 @@ from vitling.planning.rules import choose
 from vitling.planning.survey import Copies, Survey, survey_data
 from vitling.recipes import DEFAULT, Recipe, load_recipe, named_recipes, override
 
-SIZES = [f"hybrid_vit_{size}" for size in ("nano", "tiny", "small", "medium", "base")]
+SIZES = [f"hybrid_vit_{size}" for size in ("nano", "tiny", "mini", "small", "medium", "base")]
 
 
 def a_dataset(size=(32, 32), channels=3, counts=(60, 60), **splits) -> Dataset:

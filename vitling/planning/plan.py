@@ -28,8 +28,8 @@ from vitling.planning.machine import Machine, find_machine, this_machine
 from vitling.planning.rules import CHECKED_FILES, Choice, choose
 from vitling.planning.speed import measure_speeds
 from vitling.planning.survey import Survey, survey_data
-from vitling.recipes import DEFAULT, Recipe, load_recipe, override, to_dict
-from vitling.training.budget import MEASURED_SHARE, Speed, fit_to_budget
+from vitling.recipes import DEFAULT, Recipe, load_recipe, override, scale_epochs, to_dict
+from vitling.training.budget import LEAST_STEPS, MEASURED_SHARE, Speed, fit_to_budget, steps_within
 from vitling.training.settings import Settings
 from vitling.training.setup import check_settings
 
@@ -53,11 +53,17 @@ class Plan:
     dataset: Dataset = field(repr=False, compare=False)  # as opened for the plan, to be handed to `vitling.train`
     speed: Speed | None = None
     expected: Band | None = None
+    epochs: float | None = None  # less than one, where a budget ends within the first
 
     @property
     def seconds(self) -> float | None:
         """How long the training takes here."""
-        return self.speed.run_seconds(self.recipe) if self.speed else None
+        if self.speed is None:
+            return None
+        whole = self.speed.run_seconds(self.recipe)
+        return (
+            whole if self.epochs is None or self.epochs >= 1 else whole - (1 - self.epochs) * self.speed.epoch_seconds()
+        )
 
     def to_json(self) -> str:
         tree = vars(self) | {"recipe": to_dict(self.recipe), "seconds": self.seconds}
@@ -128,10 +134,11 @@ def plan(
         speed = _measure(
             dataset, recipe, part, Settings(precision=machine.precision, threads=threads, reading=measured), callback
         )
+    epochs: float = recipe.epochs
     if budget_seconds:
-        recipe, choices = _fit(recipe, choices, speed, budget_seconds)
-    images_shown = recipe.epochs * speed.steps_per_epoch * recipe.batch_size
-    return replace(result, recipe=recipe, choices=choices, speed=speed, expected=expect(seen, images_shown))
+        recipe, choices, epochs = _fit(recipe, choices, speed, budget_seconds)
+    expected = expect(seen, epochs * speed.steps_per_epoch * recipe.batch_size)
+    return replace(result, recipe=recipe, choices=choices, speed=speed, expected=expected, epochs=epochs)
 
 
 def _agreed(decided: tuple[Recipe, list[Choice]]) -> tuple[Recipe, list[Choice]]:
@@ -211,9 +218,16 @@ def _estimate(dataset: Dataset, recipe: Recipe, size: tuple[int, int], machine: 
     )
 
 
-def _fit(recipe: Recipe, choices: list[Choice], speed: Speed, seconds: float) -> tuple[Recipe, list[Choice]]:
-    """As many epochs as the budget allows, and the choice that says so."""
-    recipe = fit_to_budget(recipe, speed, seconds, used_share=1.0)
+def _fit(recipe: Recipe, choices: list[Choice], speed: Speed, seconds: float) -> tuple[Recipe, list[Choice], float]:
+    """As many epochs as the budget allows, the choice that says so, and how many they are: of very many images, a part of one."""
     reason = f"what a budget of {seconds:.0f} s allows, at {speed.epoch_seconds():.1f} s per epoch"
+    steps = steps_within(speed, seconds - speed.fixed)
+    if speed.first is None and LEAST_STEPS <= steps < speed.steps_per_epoch:
+        epochs = steps / speed.steps_per_epoch
+        recipe = scale_epochs(recipe, 1)
+        reason += f"; it ends within the first one, after {100 * epochs:.2g} % of the images"
+    else:
+        recipe = fit_to_budget(recipe, speed, seconds, used_share=1.0)
+        epochs = recipe.epochs
     fitted = Choice("epochs", str(recipe.epochs), reason, "measured here", changes={"epochs": recipe.epochs})
-    return recipe, [fitted if choice.what == "epochs" else choice for choice in choices]
+    return recipe, [fitted if choice.what == "epochs" else choice for choice in choices], epochs

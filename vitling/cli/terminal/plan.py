@@ -41,10 +41,10 @@ def show_plan(plan: "Plan", words: list[str], saved: Path | None, why: bool) -> 
     else:
         for what, text in _choice_rows(plan):
             entry(what, text)
-    speed, band = plan.speed, plan.expected
-    assert speed is not None  # only a brief plan lacks it
+    seconds, band = plan.seconds, plan.expected
+    assert seconds is not None  # only a brief plan lacks it
     assert band is not None
-    entry("time", f"about {duration(speed.run_seconds(plan.recipe))}", _time_reason(plan) if why else "")
+    entry("time", f"about {duration(seconds)}", _time_reason(plan) if why else "")
     correct = f"{100 * band.low:.0f} to {100 * band.high:.0f} %"
     entry("expect", f"{correct} of new images named correctly (accuracy)", band.reason if why else "")
     console.print()
@@ -71,7 +71,10 @@ def _choice_rows(plan: "Plan") -> list[tuple[str, str]]:
     changes = f", changed a little each time: {changed.reason.partition(';')[0]}" if changed else ""
     if changed and changed.value == "none":
         changes = ""
-    return [("train", f"{model}{pixels}"), ("epochs", f"{recipe.epochs:,} times through the images{changes}")]
+    through = f"{recipe.epochs:,} times through the images"
+    if plan.epochs is not None and plan.epochs < 1:
+        through = f"{100 * plan.epochs:.2g} % of the images, once"
+    return [("train", f"{model}{pixels}"), ("epochs", f"{through}{changes}")]
 
 
 def _problems(survey: "Survey") -> list[tuple[str, str]]:
