@@ -23,7 +23,7 @@ from vitling.callbacks import Callback
 from vitling.data.pipeline.reading import Reading
 from vitling.errors import UserError
 from vitling.methods import Method
-from vitling.recipes import Augment, Optim, Recipe, override, replace
+from vitling.recipes import Augment, Optim, Recipe, load_recipe, override, replace
 from vitling.runs.device import default_device
 from vitling.runs.run import Run
 from vitling.training.beginning import train
@@ -404,6 +404,14 @@ def test_every_option_of_the_loop_trains(settings, tmp_path):
     assert all(np.isfinite(record["train_loss"]) for record in records)
 
 
+def test_a_budget_too_short_for_what_is_trained_first_names_it_and_one_for_all_and_leaves_nothing(tmp_path):
+    recipe = replace(load_recipe("claims/lvvit_token_labels"), data="digits")
+    for seconds in (2.0, 3.0):  # the second one finds the folder free
+        with pytest.raises(UserError, match=r"trained first in 25 % of the budget.* a budget of \d+[smh] would do"):
+            train(recipe, tmp_path / "run", settings=Settings(threads=1, budget_seconds=seconds))
+        assert not (tmp_path / "run").exists()
+
+
 def test_bf16_gives_about_the_losses_of_float32(tmp_path, uninterrupted):
     run = train(RECIPE, tmp_path / "run", settings=Settings(precision="bf16"))
     assert run.info["precision"] == "bf16"
@@ -430,7 +438,7 @@ def test_a_run_keeps_the_precision_that_it_began_with(tmp_path):
 
 def test_what_is_asked_for_comes_before_what_was_planned(tmp_path):
     where = Settings(precision="no")
-    run = train(replace(RECIPE, epochs=1), tmp_path / "run", settings=where, planned={"precision": "bf16"})
+    run = train(replace(RECIPE, epochs=2), tmp_path / "run", settings=where, planned={"precision": "bf16"})
     assert run.info["precision"] == "no"
 
 

@@ -341,6 +341,12 @@ class Run:
             )
         return True
 
+    def give_back(self) -> None:
+        """Take the claim back where nothing has come of it yet: the same folder is free for another command."""
+        there = [path.name for path in self.path.iterdir() if not path.name.startswith(".")]
+        if there == ["run.json"] and self.info.get("status") == "preparing":
+            (self.path / "run.json").unlink()
+
     def claim_more(self, seconds: float) -> None:
         """Open a finished run for a further part of so many seconds, unless that part has begun already."""
         info = self.info

@@ -21,11 +21,10 @@ from vitling.training.budget import (
     FIRST_RUN_SHARE,
     LEAST_STEPS,
     MOST_EPOCHS,
+    BudgetTooShort,
     Speed,
     Timekeeper,
-    seconds_of,
     steps_within,
-    write_budget,
 )
 from vitling.training.course import Course
 from vitling.training.loop import Loop
@@ -243,12 +242,7 @@ def _fit_to_budget(setup: Setup, state: State, settings: Settings, callback: Cal
     left = budget - settings.reserve_seconds - speed.fixed - speed.validation
     steps = steps_within(speed, left)
     if steps < LEAST_STEPS:
-        needed = budget - left + seconds_of(speed, LEAST_STEPS)
-        raise UserError(
-            f"a step of {setup.recipe.model} takes about {speed.step:.2g} s here, and setup leaves {max(left, 0):.1f} s of the budget of "
-            f"{budget:g} s, less than {LEAST_STEPS} steps; a budget of {write_budget(needed)} would do, or lower batch_size, or choose a "
-            "smaller model."
-        )
+        raise BudgetTooShort(setup.recipe.model, speed, left=left, budget=budget)
     epochs = min(max(1, round(steps / setup.steps_per_epoch)), MOST_EPOCHS)
     setup.change_recipe(scale_epochs(setup.recipe, epochs))
     state.course = Course.straight(setup.total_steps, start=state.step)
@@ -352,7 +346,12 @@ def _preparation(
         begin()
         budget = settings.budget_seconds
         own = replace(settings, trackers=(), budget_seconds=budget and budget * FIRST_RUN_SHARE)
-        trained = train_into(Run(run.path / name), first, own, callback, accelerator, data.dataset)
+        try:
+            trained = train_into(Run(run.path / name), first, own, callback, accelerator, data.dataset)
+        except BudgetTooShort as error:
+            if accelerator.is_main_process:
+                run.give_back()
+            raise error.of_first_run() from None
         accelerator.free_memory()  # forgets the network and its optimiser
         return trained
 

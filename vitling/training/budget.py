@@ -100,6 +100,25 @@ def write_budget(seconds: float) -> str:
     raise AssertionError
 
 
+class BudgetTooShort(UserError):
+    """A budget that leaves no room for a few steps, and one that would do."""
+
+    def __init__(self, model: str, speed: Speed, *, left: float, budget: float, share: float = 1.0):
+        """`share` of the whole budget is `budget`: what a run gets that another one trains first."""
+        self.model, self.speed, self.left, self.budget = model, speed, left, budget
+        needed = (budget - left + seconds_of(speed, LEAST_STEPS)) / share
+        first = "" if share == 1 else f", trained first in {100 * share:.0f} % of the budget,"
+        whole = f"the budget of {budget:g} s" if share == 1 else f"these {budget:g} s"
+        super().__init__(
+            f"a step of {model}{first} takes about {speed.step:.2g} s here, and setup leaves {max(left, 0):.1f} s of {whole}, "
+            f"less than {LEAST_STEPS} steps; a budget of {write_budget(needed)} would do, or lower batch_size, or choose a smaller model."
+        )
+
+    def of_first_run(self) -> "BudgetTooShort":
+        """The same, said of the whole budget."""
+        return BudgetTooShort(self.model, self.speed, left=self.left, budget=self.budget, share=FIRST_RUN_SHARE)
+
+
 class Timekeeper:
     """Keeps a run within its budget: looks at the clock every so many steps, and moves the end of the course.
 
