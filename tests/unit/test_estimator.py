@@ -57,6 +57,15 @@ def fitted(digits):
     return tiny().fit(*digits)
 
 
+@pytest.mark.parametrize(("pays", "precision"), [(True, "bf16"), (False, "no")])
+def test_what_it_plans_is_trained_in_the_precision_of_the_plan_and_goes_on_in_it(digits, pays, precision, monkeypatch):
+    monkeypatch.setattr("vitling.planning.machine.bf16_pays", lambda: pays)
+    planned = vitling.ViTClassifier(epochs=2, threads=1, warm_start=True, random_state=0).fit(*digits)
+    assert planned.precision_ == precision
+    monkeypatch.setattr("vitling.planning.machine.bf16_pays", lambda: not pays)
+    assert planned.fit(*digits).precision_ == precision
+
+
 def test_it_learns_to_tell_zeros_from_ones():
     data = load_digits(n_class=2)
     classifier = tiny(epochs=5).fit(data.images[:200], data.target[:200])

@@ -30,7 +30,7 @@ from vitling.planning.speed import measure_speeds
 from vitling.planning.survey import Survey, survey_data
 from vitling.recipes import DEFAULT, Recipe, load_recipe, override, scale_epochs, to_dict
 from vitling.training.budget import LEAST_STEPS, MEASURED_SHARE, Speed, fit_to_budget, steps_within
-from vitling.training.settings import Settings
+from vitling.training.settings import Settings, check_precision
 from vitling.training.setup import check_settings
 
 MEASURED_TRAIN, MEASURED_VAL = 1024, 128  # images that the speed is measured on, where the data has more
@@ -101,6 +101,7 @@ def plan(
     """
     if any(setting.partition("=")[0].strip() == "data" for setting in settings):
         raise UserError("the data is the first argument; leave data= out.")
+    check_precision(precision)
     reading, callback = reading or Reading(), callback or Callback()
     machine = find_machine(device) if device else this_machine(threads, precision)
     given = load_recipe(recipe or DEFAULT) if not isinstance(recipe, Recipe) else recipe
@@ -108,7 +109,8 @@ def plan(
     dataset = _open(str(data), channels, reading)
     seen = survey_data(dataset, brief=brief, cache=reading.open_cache(), callback=callback)
     if recipe is None:
-        planned, choices = _agreed(choose(dataset, seen, settings, machine=machine, budget_seconds=budget_seconds))
+        decided = choose(dataset, seen, settings, machine=machine, budget_seconds=budget_seconds)
+        planned, choices, machine.precision = _agreed((*decided, machine.precision))
     else:
         planned, choices = override(given, list(settings)), []
     check_settings(planned)
@@ -141,7 +143,7 @@ def plan(
     return replace(result, recipe=recipe, choices=choices, speed=speed, expected=expected, epochs=epochs)
 
 
-def _agreed(decided: tuple[Recipe, list[Choice]]) -> tuple[Recipe, list[Choice]]:
+def _agreed(decided: tuple[Recipe, list[Choice], str]) -> tuple[Recipe, list[Choice], str]:
     """What the first of several processes decided: each of them measures other times."""
     return broadcast_object_list([decided])[0] if _several() else decided
 
