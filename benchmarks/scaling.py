@@ -27,6 +27,8 @@ PICTURE = Path(__file__).parents[1] / "docs" / "images" / "scaling.png"
 SERIES = ("#3987e5", "#d95926", "#199e70", "#c98500", "#9085e9")
 WIDTHS = {1: (8, 12, 16), 5: (12, 16, 24), 20: (16, 24, 32), 60: (24, 32)}
 CUTMIX = {1: (0.0,), 5: (0.0, 0.5), 20: (0.5,), 60: (0.5,)}
+# What a script computes inside it, it computes in bf16 where torch knows how to.
+IN_BF16 = "import runpy, sys, torch; torch.autocast('cpu', torch.bfloat16, cache_enabled=False).__enter__(); del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
 HOUSE = {  # what is compared, as changes to `vitling train DATA`
     "house": [],
     "no attention": ["model_args.depth=0"],
@@ -86,13 +88,17 @@ def vitling(*words: str) -> str:
     return done.stdout
 
 
-def run_anchor(script: Path, data: Path, name: str, minutes: float, seed: int, threads: int, **options) -> dict:
-    row = dict(recipe="anchor", data=name, minutes=minutes, seed=seed, **options)
+def run_anchor(
+    script: Path, data: Path, name: str, minutes: float, seed: int, threads: int, bf16: bool, **options
+) -> dict:
+    row = dict(recipe="anchor in bf16" if bf16 else "anchor", data=name, minutes=minutes, seed=seed, **options)
     if found := known().get(key(row)):
         return found
     flags = [word for option, value in options.items() for word in (f"--{option}", str(value))]
     fixed = ["--seconds", str(60 * minutes), "--threads", str(threads), "--seed", str(seed)]
-    done = subprocess.run([sys.executable, script, data, *fixed, *flags], capture_output=True, text=True, check=True)
+    how = ["-c", IN_BF16] if bf16 else []
+    command = [sys.executable, *how, script, data, *fixed, *flags]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     found = re.search(
         r"top-1 ([\d.]+) %, with mirrored images ([\d.]+) % \| width \d+, ([\d.]+) M .*?([\d.]+) epochs", done.stdout
     )
@@ -144,11 +150,14 @@ def best_anchor(args: argparse.Namespace, arrays: Path, name: str, minutes: floa
     ]
 
     def validated(candidate: dict) -> float:
-        return run_anchor(args.anchor, arrays, name, minutes, 0, args.threads, split="val", **candidate)["top1"]
+        options = dict(bf16=args.anchor_bf16, split="val", **candidate)
+        return run_anchor(args.anchor, arrays, name, minutes, 0, args.threads, **options)["top1"]
 
     chosen = max(candidates, key=validated) if len(candidates) > 1 else candidates[0]
     for seed in range(args.first_seed, args.first_seed + args.seeds):
-        run_anchor(args.anchor, arrays, name, minutes, seed, args.threads, split="test", **chosen)
+        run_anchor(
+            args.anchor, arrays, name, minutes, seed, args.threads, bf16=args.anchor_bf16, split="test", **chosen
+        )
 
 
 def interval(values: list[float]) -> str:
@@ -216,6 +225,9 @@ def main() -> None:
     runner.add_argument("--first-seed", type=int, default=0)
     runner.add_argument("--recipes", nargs="*", choices=HOUSE, default=["house"])
     runner.add_argument("--anchor", type=Path)
+    runner.add_argument(
+        "--anchor-bf16", action="store_true", help="the anchor in bf16, which it does not ask for itself"
+    )
     runner.add_argument("--widths", type=int, nargs="+", help="of the anchor, in place of those tried for this length")
     runner.add_argument("--cutmix", type=float, nargs="+", help="its shares of cutmix, likewise")
     runner.add_argument("--side", type=int, default=64)
