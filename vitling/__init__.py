@@ -10,8 +10,8 @@ from importlib import import_module as _import_module
 
 from vitling._deprecated import accept_old_arguments as _accept_old_arguments
 from vitling._deprecated import find_old_name as _find_old_name
-from vitling.importing import register_models
-from vitling.importing import watch_imports as _watch_imports
+from vitling.importing.watch import register_models
+from vitling.importing.watch import watch_imports as _watch_imports
 
 # The public names and the module each lives in; they load on first use.
 _PUBLIC = {

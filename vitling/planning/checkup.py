@@ -15,7 +15,7 @@ import torch
 from packaging.requirements import Requirement
 
 import vitling
-from vitling.importing import torchvision_mended
+from vitling.importing.operators import torchvision_mended
 from vitling.models import build_model
 from vitling.runs.device import default_device, device_name
 from vitling.validation.memory import total_memory

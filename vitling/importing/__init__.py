@@ -1,0 +1,1 @@
+"""What happens when torchvision and timm are imported."""
