@@ -31,6 +31,7 @@ CUTMIX = {1: (0.0,), 5: (0.0, 0.5), 20: (0.5,), 60: (0.5,)}
 IN_BF16 = "import runpy, sys, torch; torch.autocast('cpu', torch.bfloat16, cache_enabled=False).__enter__(); del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
 HOUSE = {  # what is compared, as changes to `vitling train DATA`
     "house": [],
+    "house, float32": ["--precision", "no"],
     "no attention": ["model_args.depth=0"],
     "DHVT": ["--recipe", "cifar100/dhvt_nano"],
     "plain ViT": ["--recipe", "yardsticks/vit_nano"],

@@ -62,8 +62,11 @@ def test_bf16_pays_where_it_is_clearly_faster(seconds, pays, monkeypatch):
             now[0] += seconds[turn[0] // 2 % 2 - 1]
         return now[0]
 
-    monkeypatch.setattr(half_precision.time, "perf_counter", clock)
+    state, threads = torch.get_rng_state(), torch.get_num_threads()
+    monkeypatch.setattr(half_precision.time, "process_time", clock)
     assert bf16_pays() is pays
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.get_num_threads() == threads
 
 
 @pytest.mark.skipif(not CPU, reason="this machine has a GPU")
