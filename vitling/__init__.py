@@ -4,7 +4,7 @@ After `import vitling`, timm knows our families: `timm.create_model("dhvt_tiny_c
 something needs it; an ONNX file is predicted with in a second, without.
 """
 
-__version__ = "0.2.0"
+__version__ = "0.3.0.dev0"
 
 from importlib import import_module as _import_module
 
@@ -34,11 +34,13 @@ _PUBLIC = {
     "override": "vitling.recipes",
     "plan": "vitling.planning.plan",
     "predict": "vitling.deploy.prediction",
+    "pretrain": "vitling.planning.pretraining",
     "relabel": "vitling.methods.token_labeling.relabeling",
     "reproduce": "vitling.papers.reproduction",
     "save_weights": "vitling.models.weights",
     "study": "vitling.studies.study",
     "train": "vitling.diagnose.paged",
+    "train_folds": "vitling.ensembles.folds",
     "train_more": "vitling.diagnose.paged",
 }
 _LIGHT = {  # need no torch; predicting does for all but some exported files

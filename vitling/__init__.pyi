@@ -13,6 +13,7 @@ from vitling.deploy.predictor import Predictor as Predictor
 from vitling.diagnose.paged import evaluate as evaluate
 from vitling.diagnose.paged import train as train
 from vitling.diagnose.paged import train_more as train_more
+from vitling.ensembles.folds import train_folds as train_folds
 from vitling.errors import UserError as UserError
 from vitling.estimator import ViTClassifier as ViTClassifier
 from vitling.improvement.improvement import improve as improve
@@ -22,6 +23,7 @@ from vitling.models.weights import save_weights as save_weights
 from vitling.papers.reproduction import reproduce as reproduce
 from vitling.planning.checkup import examine as examine
 from vitling.planning.plan import plan as plan
+from vitling.planning.pretraining import pretrain as pretrain
 from vitling.plugins import import_plugin as import_plugin
 from vitling.recipes import Recipe as Recipe
 from vitling.recipes import load_recipe as load_recipe

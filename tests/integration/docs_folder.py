@@ -55,6 +55,8 @@ def _tables(folder: Path) -> None:
     images = sorted((folder / "DATA" / "train").rglob("*.png"))
     rows = [f"{path.relative_to(folder)},{path.parent.name}" for path in images]
     (folder / "labels.csv").write_text("\n".join(["path,label", *rows]))
+    patients = [f"{row},p{i // 2:02d}" for i, row in enumerate(rows)]
+    (folder / "patients.csv").write_text("\n".join(["path,label,patient", *patients]))
     rows = [f"{path.relative_to(folder)} {CLASSES.index(path.parent.name)}" for path in images]
     (folder / "clipart_train.txt").write_text("\n".join(rows))
 

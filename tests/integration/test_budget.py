@@ -106,12 +106,12 @@ def test_a_further_part_that_dies_resumes_as_itself(tmp_path, step):
     weights = load_file(path / "last" / "model.safetensors")
     where = Settings(threads=1, checkpoint_seconds=0.0)
     with pytest.raises(SystemExit):
-        vitling.train_more(path, 4.0, settings=where, callback=CrashAtStep(step))
-    with pytest.raises(UserError, match=r"was to be trained for 4 s more"):
-        vitling.train_more(path, 9.0, settings=where)
-    run = vitling.train_more(path, 4.0, settings=Settings(threads=1))
+        vitling.train_more(path, 10.0, settings=where, callback=CrashAtStep(step))
+    with pytest.raises(UserError, match=r"was to be trained for 10 s more"):
+        vitling.train_more(path, 90.0, settings=where)
+    run = vitling.train_more(path, 10.0, settings=Settings(threads=1))
     assert run.finished
-    assert run.info["more_seconds"] == [4.0]
+    assert run.info["more_seconds"] == [10.0]
     steps = [record["step"] for record in run.metrics()]
     assert steps == sorted(set(steps))
     changed = load_file(path / "last" / "model.safetensors")

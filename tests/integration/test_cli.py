@@ -129,7 +129,7 @@ def test_wrong_commands_are_one_clear_line(tmp_path, photographs, run):
 
 
 def test_a_command_typed_wrongly_is_one_line_that_names_the_help(tmp_path):
-    assert error("trian") == "error: no such command 'trian'. Did you mean 'train'? See `vitling --help`."
+    assert error("trian") == "error: no such command 'trian'. Did you mean 'train', 'pretrain'? See `vitling --help`."
     assert error("train") == "error: missing argument 'DATA'. See `vitling train --help`."
     assert "no such option: --nosuch" in error("train", "digits", "--nosuch")
     assert "'--threads'" in error("train", "digits", "--threads", "0")
@@ -179,12 +179,13 @@ def test_results_are_data_with_json(run, tmp_path):
 
 def test_every_command_that_shows_progress_can_be_quiet():
     commands = [command.name or command.callback.__name__ for command in app.registered_commands]
-    assert commands[:4] == ["demo", "plan", "train", "evaluate"]
+    assert commands[:4] == ["demo", "plan", "train", "pretrain"]
     options = {command: vitling(command, "--help") for command in commands}
     assert {command for command in commands if "--quiet" not in options[command]} == {"doctor", "list", "show"}
     assert {command for command in commands if "--json" not in options[command]} == {
         "demo",
         "train",
+        "pretrain",
         "app",
         "relabel",
         "serve",

@@ -40,6 +40,7 @@ RESOLVED_SUBCOMMANDS = {
     "improve": "minutes to hours; tests/integration/test_improve.py runs it",
     "app": "serves until it is ended; tests/integration/test_app.py drives it",
     "serve": "serves until it is ended; tests/unit/test_server.py drives it",
+    "pretrain": "an hour; tests/integration/test_pretraining.py runs it",
     "demo": "two minutes; tests/integration/test_cli.py runs it",
 }
 RESOLVED = {
@@ -48,6 +49,11 @@ RESOLVED = {
     "vitling train path/to/folder --budget 30m --out runs/mine": "half an hour",
     "vitling train DATA --budget 5m --out runs/first": "five minutes; test_tutorials.py trains such a folder",
     "vitling train photos --out runs/photos --more 30m": "half an hour; tests/integration/test_budget.py trains one further",
+    "vitling train DATA init=runs/images --out runs/mine": "a run without labels; test_pretraining.py begins from one",
+    "vitling train DATA --unlabelled IMAGES --budget 2h --out runs/both": "two hours; test_pretraining.py trains both stages",
+    "vitling train DATA --budget 1h --out runs/teacher": "an hour",
+    "vitling train DATA method=self_training method_args.teacher=runs/teacher method_args.unlabelled=IMAGES --budget 1h "
+    "--out runs/student": "an hour; test_pretraining.py trains one",
     "vitling train cifar100": "a download",
     "vitling study digits/vit_nano digits/dhvt_nano --jobs 2 --out studies/here": "sixty epochs",
     **{
@@ -78,6 +84,7 @@ CHECKED_PYTHON = {
     "python_api.md": "tests/integration/test_python_api.py runs it",
     "reproducing.md": "tests/integration/test_reproduce.py makes the same table",
     "planning.md": "half an hour of training",
+    "pretraining.md": "an hour; tests/integration/test_pretraining.py does the same in seconds",
     "studies.md": "ten runs of thirty epochs",
 }
 PARSER = typer.main.get_command(app)
@@ -179,7 +186,11 @@ def train_briefly(arguments: list[str]) -> None:
     recipe = override(load_recipe(asked["recipe"]), settings) if asked["recipe"] else None
     planned = vitling.plan(asked["data"], settings, recipe=recipe, brief=True).recipe
     out = asked["out"] or Path("runs") / f"trained-{len(list(Path('runs').iterdir()))}"
-    assert vitling.train(override(planned, {"data": asked["data"]}), out).finished
+    planned = override(planned, {"data": asked["data"]})
+    if asked["folds"]:
+        assert vitling.train_folds(planned, out, asked["folds"], distill=asked["distill"]).finished
+    else:
+        assert vitling.train(planned, out).finished
 
 
 def parse(name: str, arguments: list[str]) -> dict:

@@ -1,4 +1,4 @@
-"""Test crop, interpolation and mirror images travel with a run: into its evaluation, its predictions and everything that is exported from it."""
+"""Test crop, interpolation, mirror images and corners travel with a run: into its evaluation, its predictions and everything that is exported from it."""
 
 import json
 
@@ -9,6 +9,7 @@ import torch
 import yaml
 from PIL import Image
 from timm.data import create_transform, resolve_data_config
+from torch.nn import functional as F
 
 import vitling
 from vitling.data import FileImages, load_image
@@ -160,7 +161,65 @@ def test_exports_ask_the_mirror_image_too_and_the_card_says_so(mirrored, folder,
     for to, out in (("timm", tmp_path / "folder"), ("onnx", tmp_path / "model.onnx")):
         again = [p.probabilities for p in vitling.predict(export(mirrored, to, out).path, paths)]
         np.testing.assert_allclose(again, expected, atol=1e-4)
-    assert "the mean of an image's and its mirror image's logits" in (tmp_path / "folder" / "README.md").read_text()
+    assert (
+        "the mean of the logits of an image and of its mirror image" in (tmp_path / "folder" / "README.md").read_text()
+    )
+
+
+@pytest.fixture(scope="module")
+def cornered(folder, tmp_path_factory):
+    recipe = vitling.override(make_recipe(folder), ["test_crops=true", "augment.hflip=0"])
+    return train(recipe, tmp_path_factory.mktemp("runs") / "cornered", settings=ONE_THREAD)
+
+
+def corners(images):
+    """The four corners of 13 of 16 pixels, as large as the whole."""
+    cut = (slice(0, 13), slice(3, 16))
+    return [F.interpolate(images[..., rows, columns], (16, 16), mode="bilinear") for rows in cut for columns in cut]
+
+
+@pytest.mark.parametrize("asked", ["recipe", "tta"])
+def test_the_corners_are_asked_too_where_the_recipe_or_the_command_says_so(run, cornered, folder, asked):
+    given = cornered if asked == "recipe" else run
+    seen, model = given.preprocessing(), given.load_model()
+    paths, images = images_of(folder)
+    pixels = torch.from_numpy(
+        np.stack([load_image(images, i, (16, 16), "crop", 3, **_how()) for i in range(len(images))])
+    )
+    shown = seen.normalize(pixels)
+    views = [shown, *corners(shown)]
+    views += [view.flip(-1) for view in views] if asked == "tta" else []
+    with torch.inference_mode():
+        mean = torch.stack([model(view) for view in views]).mean(0)
+        assert not torch.allclose(mean, model(shown), atol=1e-3)
+    how = dict(tta=True) if asked == "tta" else {}
+    found = vitling.predict(given.path, paths, calibrated=False, **how)
+    likeliest_first = mean.softmax(1).sort(dim=1, descending=True).values.numpy()
+    np.testing.assert_allclose([p.probabilities for p in found], likeliest_first, atol=1e-5)
+    result = vitling.evaluate(given.path, **how)
+    correct = sum(p.parent.name == given.class_names[k] for p, k in zip(paths, mean.argmax(1).tolist(), strict=True))
+    assert result.top1 == pytest.approx(correct / len(paths))
+    assert result.tta == (asked == "tta")
+
+
+def test_all_views_are_kept_beside_what_the_run_does_by_itself(run):
+    vitling.evaluate(run.path)
+    alone = (run.path / "evaluation-test.json").read_bytes()
+    vitling.evaluate(run.path, tta=True)
+    assert (run.path / "evaluation-test.json").read_bytes() == alone
+    assert json.loads((run.path / "evaluation-test-tta.json").read_text())["tta"] is True
+
+
+def test_exports_ask_the_corners_too_and_the_card_says_so(cornered, folder, tmp_path):
+    pytest.importorskip("onnxruntime", reason='needs pip install "vitling[export]"')
+    paths, _ = images_of(folder)
+    expected = [p.probabilities for p in vitling.predict(cornered.path, paths)]
+    for to, out in (("timm", tmp_path / "folder"), ("onnx", tmp_path / "model.onnx")):
+        again = [p.probabilities for p in vitling.predict(export(cornered, to, out).path, paths)]
+        np.testing.assert_allclose(again, expected, atol=1e-4)
+    assert (
+        "the mean of the logits of an image and of its four corners" in (tmp_path / "folder" / "README.md").read_text()
+    )
 
 
 def test_tokens_of_crops_from_whole_pictures_are_labelled_by_maps_of_whole_pictures(folder, tmp_path):

@@ -144,6 +144,19 @@ def test_a_budget_that_ends_within_the_first_epoch_is_planned_for(tmp_path):
     assert "% of the images, once" in vitling(*command)
 
 
+def test_a_saved_recipe_is_trained_in_the_precision_that_its_time_was_planned_for(tmp_path):
+    """A recipe says nothing of it, so the command that is proposed does."""
+    saved = tmp_path / "recipe.yaml"
+    command = ["plan", "digits", "epochs=2", "--threads", "1", "--precision", "bf16"]
+    assert f"--recipe {saved} --precision bf16" in vitling(*command, "--save", saved)
+    assert "vitling train digits epochs=2 --precision bf16 --threads 1" in vitling(*command)
+    assert "as you asked" in vitling(*command, "--why")
+    given = json.loads(vitling("plan", "digits", "--recipe", saved, "--threads", "1", "--json"))
+    assert given["precision"] == "no"  # as `train` takes a recipe
+    line = error("plan", "digits", "--device", "cuda:a100", "--precision", "bf16")
+    assert line == "error: device=cuda:a100 has a precision of its own; leave precision=bf16 out."
+
+
 def test_named_data_is_planned_for():
     result = json.loads(vitling("plan", "digits", *SMALL[:3], "--json"))
     assert result["recipe"]["img_size"] == [8, 8]

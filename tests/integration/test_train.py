@@ -146,6 +146,41 @@ def test_every_kind_of_run_resumes_exactly(settings, tmp_path):
     assert_same_run(tmp_path / "run", tmp_path / "whole")
 
 
+SOUP = override(RECIPE, ["ema_decay=0", "keep=last", "model=resnet9_test", "model_args={}"])
+
+
+def test_a_soup_is_the_mean_of_the_last_epochs_weights(tmp_path):
+    souped = train(override(SOUP, ["soup_epochs=2"]), tmp_path / "souped").load_model("best").state_dict()
+    steps = train(override(SOUP, ["epochs=1", "optim.warmup_epochs=0"]), tmp_path / "one").info["steps_trained"]
+    with pytest.raises(Interrupted):
+        train(SOUP, tmp_path / "plain", callback=StopAt(2 * steps))
+    second = Run(tmp_path / "plain").load_model("best").state_dict()
+    third = train(SOUP, tmp_path / "plain").load_model("best").state_dict()
+    for name, weights in third.items():
+        if weights.is_floating_point():
+            torch.testing.assert_close(souped[name], (second[name] + weights) / 2)
+            assert not torch.equal(second[name], weights)
+        else:
+            assert torch.equal(souped[name], weights)
+
+
+@pytest.mark.parametrize("step", [15, 25, 29])
+def test_a_soup_that_is_interrupted_is_the_same(step, tmp_path):
+    recipe = override(SOUP, ["soup_epochs=2"])
+    train(recipe, tmp_path / "whole")
+    with pytest.raises(SystemExit):
+        train(recipe, tmp_path / "run", settings=Settings(checkpoint_seconds=0), callback=CrashAt(step))
+    train(recipe, tmp_path / "run")
+    assert_same_run(tmp_path / "run", tmp_path / "whole")
+
+
+def test_two_ways_to_average_are_refused(tmp_path):
+    with pytest.raises(
+        UserError, match=r"ema_decay=0\.9 and soup_epochs=2 both say which weights are averaged; leave one out"
+    ):
+        train(override(RECIPE, ["soup_epochs=2"]), tmp_path / "run")
+
+
 def test_training_leaves_the_callers_random_state_and_threads_as_they_were(tmp_path):
     torch.manual_seed(5)
     np.random.seed(6)

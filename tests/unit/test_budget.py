@@ -2,7 +2,7 @@
 
 import pytest
 
-from vitling.training.budget import BudgetTooShort, Speed, Timekeeper, steps_within, write_budget
+from vitling.training.budget import FIRST_RUN_SHARE, BudgetTooShort, Speed, Timekeeper, steps_within, write_budget
 from vitling.training.course import Course
 from vitling.training.duration import parse_duration
 
@@ -35,7 +35,7 @@ def test_a_budget_that_would_do_is_one_for_all_where_a_quarter_was_too_short():
     error = BudgetTooShort("vit", SPEED, left=-2.0, budget=3.0)  # 5 s are gone before the first of 20 steps of 0.2 s
     assert "a step of vit takes about 0.1 s here, and setup leaves 0.0 s of the budget of 3 s" in str(error)
     assert f"a budget of {write_budget(9.0)} would do" in str(error)
-    first = error.of_first_run()
+    first = error.of_whole(FIRST_RUN_SHARE)
     assert "a step of vit, trained first in 25 % of the budget, takes" in str(first)
     assert f"a budget of {write_budget(36.0)} would do" in str(first)
 

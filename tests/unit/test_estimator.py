@@ -486,3 +486,53 @@ CHECKS = [check for _, check in estimator_checks_generator(ROWS) if check_name(c
 @pytest.mark.parametrize("check", CHECKS, ids=check_name)
 def test_it_keeps_the_contract_of_scikit_learn(check):
     check(clone(ROWS))
+
+
+# --- groups -----------------------------------------------------------------------------------------------------------
+
+
+def test_images_of_one_group_are_held_out_together(digits, tmp_path):
+    images, labels = digits
+    groups = np.array([f"writer {i // 6}" for i in range(60)])
+    classifier = tiny(run_dir=tmp_path).fit(images, labels, groups=groups)
+    data = classifier.run_.info["data"]
+    assert data["train_groups"] + data["val_groups"] == 10
+    assert data["train_images"] % 6 == data["val_images"] % 6 == 0
+    assert any("10 groups in train, by groups" in note for note in data["notes"])
+    alone = tiny(run_dir=tmp_path).fit(images, labels)
+    assert "train_groups" not in alone.run_.info["data"]
+    assert alone.run_.path != classifier.run_.path
+
+
+def test_groups_that_fit_no_images_are_refused(digits):
+    images, labels = digits
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        tiny().fit(images, labels, groups=np.arange(59))
+    with pytest.raises(UserError, match="groups= and group=patient both say"):
+        vitling.ViTClassifier(replace(TINY, group="patient")).fit(images, labels, groups=np.arange(60) // 6)
+    with pytest.raises(UserError, match="groups is empty for image 0"):
+        tiny().fit(images, labels, groups=np.array([""] * 60))
+    with pytest.raises(UserError, match="all images are of one group"):
+        tiny().fit(images, labels, groups=np.zeros(60))
+
+
+def test_it_learns_from_unlabelled_images_first(tmp_path):
+    rng = np.random.default_rng(0)
+    X, y = rng.integers(0, 256, (40, 8, 8), dtype=np.uint8), np.arange(40) % 2
+    loose = [*rng.integers(0, 256, (30, 8, 8), dtype=np.uint8)]
+    how = dict(recipe=Recipe(model="resnet9_test", batch_size=8, img_size=16, optim=Optim(warmup_epochs=0)), epochs=1)
+    for number, unlabelled in enumerate((np.stack([*loose, *X]), _save(loose, tmp_path / "loose"))):
+        run_dir = tmp_path / f"runs-{number}"
+        fitted = vitling.ViTClassifier(**how, run_dir=run_dir, unlabelled=unlabelled).fit(X, y)
+        stage = fitted.run_.info["first_stage"]
+        held_out = fitted.run_.info["data"]["val_images"] if number == 0 else 0
+        assert stage["images"] == len(loose) + (len(X) if number == 0 else 0) - held_out
+        assert stage["left_out"] == {"validation": held_out}
+        assert fitted.run_.first_stage.finished
+
+
+def _save(images, folder):
+    folder.mkdir()
+    for i, pixels in enumerate(images):
+        Image.fromarray(pixels).save(folder / f"{i}.png")
+    return folder

@@ -180,6 +180,8 @@ def test_the_card_says_what_the_run_knows_and_never_looks_at_the_test_split(tmp_
     low, high = result.top1_interval
     assert f"| test | 10 | {100 * result.top1:.2f} % | {100 * low:.1f} to {100 * high:.1f} |" in card
     assert "| cat\\|dog | 5 |" in card
+    assert f"- balanced accuracy: {100 * result.balanced_accuracy:.1f} %" in card
+    assert "- Cohen's kappa: " in card
     assert "looked at once" in card
 
 

@@ -146,7 +146,8 @@ def test_an_evaluation_shows_itself_with_its_confusion_and_as_a_table(trained):
     assert "&lt;i&gt;a note" in html
     pytest.importorskip("pandas")
     table = result.to_frame()
-    assert list(table.columns) == ["class", "images", "accuracy", "accuracy_low", "accuracy_high"]
+    screening = [f"{what}{end}" for what in ("specificity", "auroc") for end in ("", "_low", "_high")]
+    assert list(table.columns) == ["class", "images", "accuracy", "accuracy_low", "accuracy_high", *screening]
     assert table["images"].sum() == result.images
     assert (table["accuracy"] * table["images"]).sum() == pytest.approx(result.top1 * result.images)
 

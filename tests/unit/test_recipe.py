@@ -137,7 +137,8 @@ def test_a_variation_changes_only_what_it_names():
 
 # --- records of earlier versions --------------------------------------------------------------------------------------
 
-NEWER = ("test_crop", "interpolation", "test_mirror", "keep", "shuffle_buffer", "test_split")
+NEWEST = ("group", "test_crops", "soup_epochs", "unlabelled", "unlabelled_method", "unlabelled_test")  # added last
+NEWER = ("test_crop", "interpolation", "test_mirror", "keep", "shuffle_buffer", "test_split", *NEWEST)
 NEWER_AUGMENT = ("crop_at", "crop_when", "interpolation", "crop_padding_mode", "cutout")
 
 
@@ -195,6 +196,14 @@ def test_checkpoints_of_earlier_versions_belong_to_their_recipes(crop, train_siz
     assert is_digest_of(digest, recipe) == (crop == "pad" or train_size is not None)
     assert not is_digest_of(digest, replace(recipe, test_crop=0.9))
     assert not is_digest_of(digest, replace(recipe, epochs=7))
+
+
+def test_checkpoints_without_the_newest_keys_belong_to_their_recipes():
+    recipe = Recipe(img_size=(64, 64), test_crop=0.9, augment=Augment(crop="resized"))
+    tree = {key: value for key, value in to_dict(recipe).items() if key not in NEWEST}
+    digest = hashlib.sha256(json.dumps(json.loads(json.dumps(tree)), sort_keys=True).encode()).hexdigest()
+    assert is_digest_of(digest, recipe)
+    assert not is_digest_of(digest, replace(recipe, unlabelled="images"))
 
 
 def test_the_command_of_a_run_that_was_recorded_before_still_finds_it(tmp_path):

@@ -40,7 +40,8 @@ def batch(count: int = 4):
     return {"image": torch.randn(count, 1, 16, 16, generator=generator), "label": labels, "index": torch.arange(count)}
 
 
-CASES = [(name, {}) for name in METHODS]
+WEIGHING = [name for name, method in METHODS.items() if method.weighs_images]
+CASES = [(name, {}) for name in WEIGHING]
 CASES += [("distillation", {"kind": "soft"}), ("bootstrap", {"feature_norm": "l2", "feature_pool": "2d"})]
 
 
@@ -56,11 +57,15 @@ def test_a_batch_that_counts_one_image_has_the_losses_of_that_image(name, method
             torch.testing.assert_close(weighted[term], value, msg=lambda text, term=term: f"{term}: {text}")
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", WEIGHING)
 def test_equal_weights_change_nothing(name):
     method, images = build(name), batch()
     plain, equal = method(images, 0.3), method({**images, "weight": torch.ones(4)}, 0.3)
     torch.testing.assert_close(equal, plain)
+
+
+def test_the_papers_methods_weigh_images():
+    assert WEIGHING == ["supervised", "bootstrap", "distillation", "token_labeling", "token_bootstrap"]
 
 
 def test_a_mixed_image_counts_what_its_parts_do():

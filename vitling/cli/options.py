@@ -39,6 +39,13 @@ Split = Annotated[
     str, typer.Option(help="test, val or train.", autocompletion=completion.one_of("test", "val", "train"))
 ]
 Weights = Annotated[str, typer.Option(help="best or last.", autocompletion=completion.one_of("best", "last"))]
+AllViews = Annotated[
+    bool,
+    typer.Option(
+        "--tta",
+        help="Ask about corners and mirror images as well, whatever the run does by itself; ten times the time.",
+    ),
+]
 PRECISIONS = completion.one_of("no", "bf16", "fp16")
 Precision = Annotated[str, typer.Option(help="no (float32), bf16 or fp16.", autocompletion=PRECISIONS)]
 PlannedPrecision = Annotated[

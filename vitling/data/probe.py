@@ -6,6 +6,7 @@ the filters. It orders datasets as training does, so its error says what to expe
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -22,7 +23,7 @@ BATCH = 128
 
 @dataclass(frozen=True)
 class Probe:
-    """A linear classifier on fixed features of some images, and what it says of each of them when that one is left out."""
+    """A linear classifier on fixed features of some images, and what it says of each of them when that one, or its group, is left out."""
 
     kept: Tensor  # which of the images, by number
     labels: Tensor  # of those
@@ -44,8 +45,11 @@ class Probe:
         return _standardised(features, self.feature_scale) @ self.weights + self.offset
 
 
-def fit_probe(thumbnails: Tensor, labels: Tensor, images: int = IMAGES) -> Probe:
-    """The classifier of a random part of the images, uint8 (N, C, side, side), two of them at least."""
+def fit_probe(thumbnails: Tensor, labels: Tensor, images: int = IMAGES, groups: np.ndarray | None = None) -> Probe:
+    """The classifier of a random part of the images, uint8 (N, C, side, side), two of them at least.
+
+    With `groups`, one per image, an image is classified by the other groups alone.
+    """
     generator = torch.Generator().manual_seed(0)
     kept = torch.randperm(len(labels), generator=generator)[:images]
     pixels, labels = thumbnails[kept].float(), labels[kept]
@@ -55,13 +59,13 @@ def fit_probe(thumbnails: Tensor, labels: Tensor, images: int = IMAGES) -> Probe
     features = _pooled(pixels, filters)
     feature_scale = (features.mean(dim=0), features.std(dim=0).clamp(min=1e-6))
     features = _standardised(features, feature_scale)
-    left_out, weights, offset = _leave_one_out(features, labels)
+    left_out, weights, offset = _leave_one_out(features, labels, None if groups is None else groups[kept.numpy()])
     return Probe(kept, labels, left_out, pixel_scale, filters, feature_scale, weights, offset)
 
 
-def probe_accuracy(thumbnails: Tensor, labels: Tensor) -> float:
-    """The share of images, uint8 (N, C, side, side), that the others classify correctly."""
-    return fit_probe(thumbnails, labels).accuracy if len(labels) > 1 else 0.0
+def probe_accuracy(thumbnails: Tensor, labels: Tensor, groups: np.ndarray | None = None) -> float:
+    """The share of images, uint8 (N, C, side, side), that the others classify correctly: those of other groups, where there are groups."""
+    return fit_probe(thumbnails, labels, groups=groups).accuracy if len(labels) > 1 else 0.0
 
 
 def _standardised(values: Tensor, scale: tuple[Tensor, Tensor]) -> Tensor:
@@ -89,7 +93,7 @@ def _pooled(pixels: Tensor, filters: Tensor) -> Tensor:
     return torch.cat(pooled).sqrt()
 
 
-def _leave_one_out(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _leave_one_out(features: Tensor, labels: Tensor, groups: np.ndarray | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """Ridge regression to one-hot labels: scores of each image left out once (one inverse tells them of all), weights and offset."""
     kernel = features @ features.T
     kernel.diagonal().add_(PENALTY * kernel.diagonal().mean() + 1e-6)
@@ -98,4 +102,26 @@ def _leave_one_out(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Te
     offset = targets.mean(dim=0)
     targets -= offset
     dual = inverse @ targets
-    return targets - dual / inverse.diagonal()[:, None], features.T @ dual, offset
+    if groups is None:
+        left_out = targets - dual / inverse.diagonal()[:, None]
+    else:
+        left_out = _leave_groups_out(inverse, targets, groups)
+    return left_out, features.T @ dual, offset
+
+
+def _leave_groups_out(inverse: Tensor, targets: Tensor, groups: np.ndarray) -> Tensor:
+    """Scores of each image by the images of other groups, from the inverse of the kernel of all.
+
+    With an offset that is fitted along: of few groups, means over all of them would tell the labels of the one that is left out.
+    """
+    sums = inverse.sum(dim=1, keepdim=True)
+    inverse = inverse - sums @ sums.T / sums.sum()
+    dual, left_out = inverse @ targets, torch.zeros_like(targets)
+    names, numbers = np.unique(groups, return_inverse=True)
+    if len(names) < 2:
+        return left_out
+    for rows in map(
+        torch.as_tensor, np.split(np.argsort(numbers, kind="stable"), np.cumsum(np.bincount(numbers))[:-1])
+    ):
+        left_out[rows] = targets[rows] - torch.linalg.solve(inverse[rows][:, rows], dual[rows])
+    return left_out

@@ -29,8 +29,8 @@ FITS = {
     "pad": "scaled into, and filled up with black to,",
     "crop": "scaled to cover, and cut in the middle to,",
 }
-MIRRORED = (
-    " The accuracies below are of the mean of an image's and its mirror image's logits, which `vitling predict` takes by itself; "
+VIEWS = (
+    " The accuracies below are of the mean of the logits of an image and of {}, which `vitling predict` takes by itself; "
     "one pass through the network alone is a little less accurate."
 )
 
@@ -136,8 +136,14 @@ def _use(metadata: ModelMetadata, place: str) -> str:
         f"{where}Input: {seen.channels} x {seen.size[0]} x {seen.size[1]} (channels, height, width). An image is {_fitting(seen)} "
         f"({seen.interpolation}, antialiased), scaled so that a pixel of {seen.max_value} becomes 1, then normalised with mean {_numbers(seen.mean)} and "
         f"standard deviation {_numbers(seen.std)}. Output: a logit per class, in the order of `label_names` in config.json."
-        f"{MIRRORED if seen.test_mirror else ''}"
+        f"{_views(seen)}"
     )
+
+
+def _views(seen: Preprocessing) -> str:
+    others = ["its four corners"] * seen.test_crops + ["its mirror image"] * (seen.test_mirror and not seen.test_crops)
+    others += ["the mirror images of all these"] * (seen.test_mirror and seen.test_crops)
+    return VIEWS.format(" and ".join(others)) if others else ""
 
 
 def _fitting(seen: Preprocessing) -> str:
@@ -155,12 +161,18 @@ def _results(run: Run, which: str, test: dict | None) -> str:
     record, images = validation_record(run, which), run.info.get("data", {}).get("val_images")
     if record and images:
         low, high = wilson_interval(round(record["val_top1"] * images), images)
-        rows.append(f"| validation | {images:,} | {_percent(record['val_top1'])} | {_between(low, high)} | | | |")
+        groups = run.info["data"].get(
+            "val_groups"
+        )  # images of one are not independent, which that interval takes them for
+        between = f"({groups:,} groups)" if groups else _between(low, high)
+        rows.append(f"| validation | {images:,} | {_percent(record['val_top1'])} | {between} | | | |")
     if test:
         rows.append(
             f"| test | {test['images']:,} | {_percent(test['top1'])} | {_between(*test['top1_interval'])} "
             f"| {_percent(test['top5'])} | {test['macro_f1']:.4f} | {test['ece']:.4f} |"
         )
+        facts = [f"- {_plain(name)}: {value}" for name, value in Evaluation(**test).agreement_facts().items()]
+        rows += ["", *facts] if facts else []
         looks = run.info.get("test_looks", 1)
         rows.append(
             f"\nThe test split was looked at {'once' if looks == 1 else f'{looks} times'}; each look makes a number worth less."

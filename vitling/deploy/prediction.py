@@ -54,6 +54,7 @@ def predict(
     *,
     top: int = 3,
     which: str = "best",
+    tta: bool = False,
     calibrated: bool = True,
     attention: str | Path | None = None,
     skip_bad_images: bool = False,
@@ -66,10 +67,10 @@ def predict(
     uint16. What has no path is called images[0] and so on.
 
     The model is whatever `open_model` opens and names its classes: a run, or what was exported from one. Probabilities are calibrated
-    by the temperature that fits the run's validation images (`reading` says where those lie). `attention` is a new folder for pictures of where the model
+    (with `tta`, of corners and mirror images as well) by the temperature that fits the run's validation images (`reading` says where those lie). `attention` is a new folder for pictures of where the model
     looked. An image that cannot be read is an error; with `skip_bad_images` its prediction says why there is none.
     """
-    predictor = Predictor(model, which=which, calibrated=calibrated, reading=reading, callback=callback)
+    predictor = Predictor(model, which=which, tta=tta, calibrated=calibrated, reading=reading, callback=callback)
     given = list_inputs(images, predictor.preprocessing.channels)
     items, paths = given.images, [Path(name) for name in given.names]
     if not items:

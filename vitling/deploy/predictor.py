@@ -51,13 +51,14 @@ class Predictor:
         source: "Run | str | os.PathLike",
         *,
         which: str = "best",
+        tta: bool = False,
         calibrated: bool = True,
         reading: "Reading | None" = None,
         callback: Callback | None = None,
     ):
         """Open a model that names its classes: a run (`which` of its weights, best or last), or what was exported from one.
 
-        With `calibrated`, logits are divided by the model's temperature: as an exported file says it, or as fitted on the run's
+        With `tta`, corners and mirror images are asked about as well. With `calibrated`, logits are divided by the model's temperature: as an exported file says it, or as fitted on the run's
         validation images (`reading` says where those lie). Where there is none, the callback's log gets the reason, or a
         warning is given, and the probabilities are the model's own.
         """
@@ -66,12 +67,18 @@ class Predictor:
         if path is not None:
             if which != "best":
                 raise UserError(f"which={which} is for runs; {path.name} has only one set of weights.")
+            if tta:
+                raise UserError(
+                    f"tta is for runs; what {path.name} asks about was fixed when it was exported: train with test_crops=true."
+                )
             model = open_exported(path)
             self.name, self.opened, metadata = path.name, None, model.metadata
             self.preprocessing, self.class_names = metadata.preprocessing, metadata.class_names
             self._logits: Callable[[np.ndarray], np.ndarray] = model
         else:
             self.opened = _open_with_torch(source, which, callback)
+            if tta:
+                self.opened.preprocessing = self.opened.preprocessing.with_all_views()
             self.name, metadata = self.opened.name, self.opened.metadata
             if self.opened.class_names is None:
                 raise UserError(f"{self.name} does not name its classes; give a run, or what was exported from one.")

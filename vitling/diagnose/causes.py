@@ -24,6 +24,7 @@ from vitling.diagnose.indicator import Finding
 from vitling.diagnose.label_errors import ConfidentErrors, confident_errors
 from vitling.diagnose.rate import CLEAR
 from vitling.evaluation.intervals import newcombe_interval, wilson_interval
+from vitling.evaluation.resampling import share_interval
 from vitling.optim import peak_lr
 from vitling.reports.page import counted
 
@@ -568,7 +569,8 @@ def _behind_probe(e: Evidence) -> bool:
     """Whether a linear classifier on fixed features does better, by more than chance."""
     if e.val is None or e.probe is None:
         return False
-    return wilson_interval(e.val.correct, len(e.val.labels))[1] < e.probe.accuracy
+    hits = (e.val.logits.argmax(dim=1) == e.val.labels).cpu().numpy()
+    return share_interval(hits, e.val.images.groups)[1] < e.probe.accuracy
 
 
 def _both(e: Evidence) -> str:

@@ -227,15 +227,24 @@ def _look_at_pixels(evidence: Evidence, dataset: Dataset, train: Images, val: Im
     labels = torch.as_tensor(looked["train"].labels).long()
     if len(labels) < 2 or len(labels.unique()) < FEWEST_LABELS:
         return
-    evidence.probe = fit_probe(thumbnails["train"], labels, PROBED)
-    _look_at_mirrors(evidence, thumbnails["train"], labels)
+    groups = looked["train"].groups
+    evidence.probe = fit_probe(thumbnails["train"], labels, PROBED, groups)
+    _look_at_mirrors(evidence, thumbnails["train"], labels, groups)
 
 
-def _look_at_mirrors(evidence: Evidence, thumbnails: Tensor, labels: Tensor) -> None:
-    """What a classifier that never saw a mirrored image makes of mirrored ones: half of the images teach it, half are asked."""
+def _look_at_mirrors(evidence: Evidence, thumbnails: Tensor, labels: Tensor, groups: np.ndarray | None) -> None:
+    """What a classifier that never saw a mirrored image makes of mirrored ones: half of the images teach it, half are asked.
+
+    No group is in both halves.
+    """
     axes = {"hflip": 3, "vflip": 2}
     half = torch.randperm(len(labels), generator=generator_for("mirrors"))[: 2 * PROBED]
     taught, asked = half.chunk(2)
+    if groups is not None:
+        first = torch.as_tensor(np.isin(groups, np.unique(groups)[::2]))[half]
+        taught, asked = half[first], half[~first]
+        if len(taught) < 2 or not len(asked):
+            return
     probe = fit_probe(thumbnails[taught], labels[taught], PROBED)
 
     def accuracy(images: Tensor) -> float:

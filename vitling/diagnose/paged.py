@@ -8,9 +8,11 @@ from vitling.callbacks import Callback
 from vitling.data.pipeline.reading import Reading
 from vitling.data.sources.dataset import Dataset
 from vitling.diagnose.run_page import PAGE, update_run_page, write_run_page
+from vitling.diagnose.unlabelled_page import write_unlabelled_page
 from vitling.errors import UserError
 from vitling.evaluation.evaluation import evaluate_and_keep
 from vitling.evaluation.metrics import Evaluation
+from vitling.evaluation.operating_point import Wanted
 from vitling.evaluation.predictions import Predictions
 from vitling.recipes import Recipe
 from vitling.runs.run import Run, load_run
@@ -70,20 +72,43 @@ def evaluate(
     split: str = "test",
     which: str = "best",
     img_size: int | tuple[int, int] | None = None,
+    tta: bool = False,
+    group: str = "",
+    positive: str | None = None,
+    sensitivity: float | None = None,
+    specificity: float | None = None,
     reading: Reading | None = None,
     dataset: Dataset | None = None,
     callback: Callback | None = None,
 ) -> Evaluation:
     """Measure a run on a split of its own data, or of other data with the same classes.
 
-    With `img_size` it sees images of another size than in training, its positions resized; companions are then left out.
+    With `img_size` it sees images of another size than in training, its positions resized; with `tta` corners and mirror images are
+    asked about as well. Companions are then left out.
     `dataset` is that data where it has been opened already, as for the training. The numbers are written into the run and its page, and a
     look at its own test split is counted there, because a number is worth less with each look; where the run cannot be written, a note
-    of the result says so.
+    of the result says so. `group` says which images of other data belong together, as the recipe's group= does for its own. With `positive`, a
+    class, and a `sensitivity` or `specificity`, the threshold that reaches it is fitted on the run's validation images, and the result says what
+    it gives here.
     """
     run = run if isinstance(run, Run) else load_run(run)
+    point = None
+    if positive is not None:
+        point = Wanted(positive, sensitivity, specificity)
+    elif sensitivity is not None or specificity is not None:
+        raise UserError("a sensitivity or specificity is of a class; say which one is positive.")
     result, seen = evaluate_and_keep(
-        run, data, split=split, which=which, img_size=img_size, reading=reading, dataset=dataset, callback=callback
+        run,
+        data,
+        split=split,
+        which=which,
+        img_size=img_size,
+        tta=tta,
+        group=group,
+        point=point,
+        reading=reading,
+        dataset=dataset,
+        callback=callback,
     )
     write_evaluated(run, result, seen, reading=reading, callback=callback)
     return result
@@ -96,6 +121,10 @@ def write_trained(
     if not run.finished or os.environ.get("RANK", "0") != "0":
         return None
     try:
+        if run.unlabelled:
+            return write_unlabelled_page(run)
+        if (stage := run.first_stage) and stage.finished:
+            write_unlabelled_page(stage)
         if run.validation is None:
             return update_run_page(run, reading=reading, callback=callback)
         return write_run_page(run, predictions=run.validation, reading=reading, callback=callback)
@@ -110,7 +139,9 @@ def write_evaluated(
     """The page of a run again, after it has been evaluated; nothing where it has none, or does not keep its numbers."""
     if not result.kept or not (run.path / PAGE).exists():
         return
-    own_test = result.own and result.split == "test" and result.weights == "best" and result.img_size is None
+    own_test = (
+        result.own and result.split == "test" and result.weights == "best" and not (result.img_size or result.tta)
+    )
     try:
         update_run_page(run, test=seen if own_test else None, reading=reading, callback=callback)
     except UserError as error:

@@ -136,7 +136,13 @@ def _build(recipe: Recipe, dataset: Dataset | None, reading: Reading, callback: 
     )
     recipe = replace(recipe, img_size=data.preprocessing.size, channels=data.preprocessing.channels)
     return build_setup(
-        recipe, data, accelerator, method_args=dict(recipe.method_args), load_init=True, callback=Callback()
+        recipe,
+        data,
+        accelerator,
+        init=recipe.init,
+        method_args=dict(recipe.method_args),
+        load_init=True,
+        callback=Callback(),
     )
 
 

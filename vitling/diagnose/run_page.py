@@ -49,7 +49,7 @@ from vitling.reports.page import (
     percent,
     write_page,
 )
-from vitling.runs.run import Run
+from vitling.runs.run import FIRST_STAGE, Run
 from vitling.validation.documents import read_json
 
 SHOWN = 12  # pictures in a strip
@@ -139,9 +139,9 @@ def build_run_page(
     return Page(
         title=f"{recipe.model} on {info['data']['name']}",
         subtitle=f"Training run {run.path.name}",
-        sections=[Section("Summary", [Facts(summary_facts(run, evaluation))])],
+        sections=[Section("Summary", [Facts(summary_facts(run, evaluation)), *data_notes(run)])],
         tabs=[
-            Tab("Training", [course_section(run), *improvement_sections(run), speed_section(run)]),
+            Tab("Training", training_sections(run)),
             Tab("Test", [test_section(run, evaluation), *other_evaluations(run), kept["Validation"]]),
             Tab("Classes", [kept["Which classes"]]),
             Tab("Images", [kept["Mistakes"], kept["Correct predictions"]]),
@@ -156,15 +156,11 @@ def build_run_page(
 def validation_sections(run: Run, model: nn.Module, predictions: Predictions) -> list[Section]:
     """What is shown of the validation images, until others are looked at."""
     logits, labels, names = predictions.logits, predictions.labels, run.class_names
-    result = measure(logits, labels, names, data=run.info["data"]["name"], split="val")
+    result = measure(logits, labels, names, data=run.info["data"]["name"], split="val", groups=predictions.groups)
     calibration = calibrate(run, "best", predictions=predictions)
     facts = {name: value for name, value in evaluation_facts(result).items() if "calibration" not in name}
     return [
-        Section(
-            "Validation",
-            [Facts(facts), *calibration_parts(logits, labels, calibration)],
-            "The images that chose the best epoch: is it correct as often as it is confident?",
-        ),
+        Section("Validation", [Facts(facts), *calibration_parts(logits, labels, calibration)], _validated_on(run)),
         classes_section(result),
         mistakes_section(predictions, names, "validation"),
         correct_section(predictions, names),
@@ -178,6 +174,37 @@ def validation_sections(run: Run, model: nn.Module, predictions: Predictions) ->
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Training
+
+
+def training_sections(run: Run) -> list[Section]:
+    if members := run.members:
+        return [members_section(run, members)]
+    return [course_section(run), *improvement_sections(run), speed_section(run)]
+
+
+def members_section(run: Run, members: Sequence[Run]) -> Section:
+    """Of an ensemble, the networks that it is made of."""
+    rows = []
+    for member in members:
+        info = member.info
+        best, held = info["best"], info["data"]["val_images"]
+        low, high = wilson_interval(round(best["val_top1"] * held), held)
+        rows.append(
+            (
+                member.path.name,
+                info["epochs_trained"],
+                f"{held:,}",
+                percent(best["val_top1"]),
+                f"{100 * low:.1f} to {100 * high:.1f}",
+                f"{info['wall_seconds']:.0f} s",
+            )
+        )
+    head = ("network", "epochs", "images held out", "accuracy on them", "95 % interval", "time")
+    return Section(
+        "Its networks",
+        [Table(head, rows)],
+        "Each learnt from all the images but its own part. How much do they differ?",
+    )
 
 
 def course_section(run: Run) -> Section:
@@ -230,6 +257,7 @@ def other_evaluations(run: Run) -> list[Section]:
             continue
         one = Evaluation.read(path)
         size = "{} x {}".format(*one.img_size) if one.img_size else "as trained"
+        size += ", more views" if one.tta else ""
         rows.append((one.data, one.split, one.weights, size, one.images, *shares(one)))
     head = ("data", "split", "weights", "size", "images", "accuracy", "95 % interval")
     return [Section("Other evaluations", [Table(head, rows)])] if rows else []
@@ -245,6 +273,7 @@ def evaluation_facts(one: Evaluation) -> dict[str, object]:
         "accuracy": accuracy_with_interval(one.top1, one.top1_interval, one.images),
         **({} if one.top5 is None else {"among the first five": percent(one.top5)}),
         "macro-F1": f"{one.macro_f1:.3f}: every class counts the same",
+        **one.agreement_facts(),
         "loss": f"{one.loss:.3f}",
         "calibration error (ECE)": f"{one.ece:.3f}: the mean distance of confidence and accuracy, as trained",
     }
@@ -278,13 +307,16 @@ def use_sections(run: Run) -> list[Section]:
     """The commands that take it further, and everything needed to repeat it."""
     info, recipe, place, seen = run.info, run.recipe, quoted(run), run.preprocessing()
     environment = info["environment"]
+    alone = {
+        "train it further": f"vitling train {shlex.quote(recipe.data)} --out {place} --more 30m",
+        "try what could make it better, on its own data": f"vitling improve {place} --budget 1h",
+    }
     commands = {
         "classes and calibrated probabilities, for images or folders": f"vitling predict {place} IMAGE ...",
         "a page to drop images on, on this computer": f"vitling app {place}",
         "one file for other programs, compared with this model first": f"vitling export {place} --to onnx",
         "answers over HTTP": f"vitling serve {place}",
-        "train it further": f"vitling train {shlex.quote(recipe.data)} --out {place} --more 30m",
-        "try what could make it better, on its own data": f"vitling improve {place} --budget 1h",
+        **({} if run.members else alone),
     }
     lines = "\n\n".join(f"# {what}\n{command}" for what, command in commands.items())
     python = f'import vitling\n\nfor prediction in vitling.predict({str(run.place)!r}, ["image.png"]):\n    print(prediction.classes, prediction.probabilities)'
@@ -320,6 +352,8 @@ def run_links(run: Run) -> list[Link]:
         found += [(title, folder / name) for folder in folders if (folder / record).exists()][:1]
     beside = improvement_folder(run) / "improve.html"
     found += [("improvement", beside)] if beside.exists() else []
+    stage = here / FIRST_STAGE / PAGE
+    found += [("first stage, without labels", stage)] if stage.exists() else []
     found += [(page.stem.replace("-", " "), page) for page in sorted(here.glob("diagnosis*.html"))]
     return [Link.between(title, page, here / PAGE) for title, page in found]
 
@@ -335,18 +369,51 @@ def summary_facts(run: Run, test: Evaluation | None) -> dict[str, str]:
     best, data = info["best"], info["data"]
     images = data["val_images"]
     correct = round(best["val_top1"] * images)
-    facts = {"validation accuracy": accuracy_with_interval(best["val_top1"], wilson_interval(correct, images), images)}
+    called = "out-of-fold accuracy" if run.members else "validation accuracy"
+    if groups := data.get("val_groups"):  # whose interval is over groups, among the numbers of validation
+        facts = {called: f"{percent(best['val_top1'])} of {images:,} images of {groups:,} groups"}
+    else:
+        facts = {called: accuracy_with_interval(best["val_top1"], wilson_interval(correct, images), images)}
     if test is not None:
         looks = info.get("test_looks", 1)
         facts["test accuracy"] = accuracy_with_interval(test.top1, test.top1_interval, test.images)
         facts["test accuracy"] += f", looked at {'once' if looks == 1 else f'{looks} times'}"
+    if members := run.members:
+        facts["model"] = (
+            f"an ensemble of {len(members)} x {members[0].recipe.model}, {info['parameters'] / 1e6:.2f} M parameters in all"
+        )
+        facts["what to expect"] = (
+            "the accuracy above is of single networks, each asked about images it did not learn from; together they are usually a little better"
+        )
+    else:
+        facts["best epoch"] = (
+            f"{best['epoch']} of {info['epochs_trained']}; it was chosen by validation accuracy, so expect a little less on new images"
+        )
+        facts["model"] = f"{recipe.model}, {info['parameters'] / 1e6:.2f} M parameters, {recipe.method} training"
+    if stage := info.get("first_stage"):
+        facts["first stage"] = first_stage_fact(stage)
     return {
         **facts,
-        "best epoch": f"{best['epoch']} of {info['epochs_trained']}; it was chosen by validation accuracy, so expect a little less on new images",
-        "model": f"{recipe.model}, {info['parameters'] / 1e6:.2f} M parameters, {recipe.method} training",
         "data": f"{data['name']}: {data['train_images']:,} training and {data['val_images']:,} validation images, {len(run.class_names)} classes",
         "stopped": f"{info['stopped']}, after {info['wall_seconds']:.0f} s",
     }
+
+
+def data_notes(run: Run) -> list:
+    """What a reader of the numbers should know of the data, as it was said when the training began."""
+    return [Text(f"Note: {note}.") for note in run.info["data"].get("notes", [])]
+
+
+def first_stage_fact(stage: Mapping) -> str:
+    """What was learnt from before the labels."""
+    left = sum(stage["left_out"].values())
+    what = f"{stage['method']} on {counted(stage['images'], 'image')} without labels, in pretraining/"
+    what += f"; {counted(left, 'image')} left out that the data validates or tests on" if left else ""
+    return (
+        f"{what}; test images may be among them (unlabelled_test=true), so a test number is of images it has seen"
+        if stage["with_test"]
+        else what
+    )
 
 
 def accuracy_with_interval(top1: float, interval: Sequence[float], images: int) -> str:
@@ -392,6 +459,12 @@ def learning_charts(run: Run) -> list:
     return charts
 
 
+def _validated_on(run: Run) -> str:
+    if run.members:
+        return "Every training image, by the network that did not learn from it: is that correct as often as it is confident?"
+    return "The images that chose the best epoch: is it correct as often as it is confident?"
+
+
 def classes_section(result: Evaluation) -> Section:
     """Confusion matrix, accuracy per class, the pairs confused most often."""
     confusion = np.asarray(result.confusion)
@@ -409,8 +482,39 @@ def classes_section(result: Evaluation) -> Section:
     ]
     if rows:
         parts.append(Table(("true class", "predicted", "images"), rows, "Confused most often"))
+    if any(row.get("specificity") is not None for row in result.per_class):
+        head = (
+            "class",
+            "images",
+            "sensitivity",
+            "95 % interval",
+            "specificity",
+            "95 % interval",
+            "AUROC",
+            "95 % interval",
+        )
+        caption = "Each class against all others, as screening and diagnosis are judged."
+        parts.append(Table(head, [_as_screening(row) for row in result.per_class], caption))
     split = {"val": "validation"}.get(result.split, result.split)
     return Section("Which classes", parts, f"Which classes does it confuse? Of {result.images:,} {split} images.")
+
+
+def _as_screening(row: dict) -> tuple:
+    """A class as a test for it: what it finds, what it leaves alone, how it ranks."""
+
+    def shown(value: float | None, interval: Sequence[float] | None, scale: int, form: str) -> tuple[str, str]:
+        if value is None:
+            return "", ""
+        between = "" if interval is None else f"{scale * interval[0]:{form}} to {scale * interval[1]:{form}}"
+        return (percent(value) if scale == 100 else f"{value:{form}}"), between
+
+    return (
+        row["name"],
+        row["images"],
+        *shown(row["accuracy"], row["interval"], 100, ".1f"),
+        *shown(row.get("specificity"), row.get("specificity_interval"), 100, ".1f"),
+        *shown(row.get("auroc"), row.get("auroc_interval"), 1, ".3f"),
+    )
 
 
 def mistakes_section(seen: Predictions, class_names: Sequence[str], split: str) -> Section:

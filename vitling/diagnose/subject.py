@@ -108,6 +108,9 @@ def open_subjects(
     reading = reading or Reading()
     kind, place = find_kind(source)
     run = place if kind == "run" else None
+    for subject in (source, other):
+        if subject is not None and find_kind(subject)[0] == "run":
+            find_kind(subject)[1].refuse_ensemble("a diagnosis looks into")
     if run is None and data is None:
         name = type(source).__name__ if kind == "module" else source
         raise UserError(f"{name} is not a run, so it needs images: give data.")
@@ -122,6 +125,7 @@ def open_subjects(
         on_bad_image=run.recipe.on_bad_image if run else "error",
         class_names=run.class_names if run and not own else None,
         test_split=run.recipe.test_split if run and own else "test",
+        group=run.recipe.group if run and own else "",
     )
     recipe = run.recipe if run and own else Recipe(data=dataset.name)
     first = _open(source, dataset, which, callback)
@@ -138,7 +142,7 @@ def open_subjects(
 
 def _carving(recipe: Recipe) -> tuple:
     first = recipe.fraction if recipe.fraction_rule == "bootstrapping" else 1.0  # taken before the carving
-    return recipe.seed, recipe.val_fraction, recipe.folds, recipe.fold, first, recipe.test_split
+    return recipe.seed, recipe.val_fraction, recipe.folds, recipe.fold, first, recipe.test_split, recipe.group
 
 
 def _split(dataset: Dataset, recipe: Recipe) -> tuple[Images | None, Images, str]:

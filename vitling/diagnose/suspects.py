@@ -69,7 +69,11 @@ def cross_validate(
     reading, callback, recipe = reading or Reading(), callback or Callback(), run.recipe
     dataset = open_recipe_data(recipe, reading)
     train_images = dataset.splits["train"]
-    smallest = int(np.bincount(train_images.labels).min())
+    groups = train_images.groups
+    units = train_images.labels
+    if groups is not None:  # as many folds as a class has groups: each is held out whole
+        units = np.array([label for label, _ in set(zip(units.tolist(), groups.tolist(), strict=True))])
+    smallest = int(np.bincount(units).min())
     folds = max(2, min(folds, smallest)) if smallest > 1 else folds
     share = (budget_seconds or run_seconds(run)) / ((folds - 1) * run_seconds(run))
     shorter = max(1, round(recipe.epochs * min(share, 1.0)))
@@ -77,7 +81,7 @@ def cross_validate(
     # The data's own validation split would take the folds' place, and none of them needs the test split.
     alone = replace(dataset, splits={"train": train_images})
     probabilities = torch.zeros(len(train_images), len(dataset.class_names), dtype=torch.float64)
-    splits = k_folds(train_images.labels, folds, recipe.seed, class_names=dataset.class_names)
+    splits = k_folds(train_images.labels, folds, recipe.seed, class_names=dataset.class_names, groups=groups)
     for number, (_, held) in enumerate(splits):
         callback.log(f"training without fold {number + 1} of {folds}")
         one = _train_fold(run, recipe, number, folds, alone, reading, callback)

@@ -19,13 +19,16 @@ from sklearn.utils.validation import check_array, check_consistent_length, check
 from torch import Tensor
 
 from vitling.cli import terminal
+from vitling.data.groups import as_groups
 from vitling.data.pipeline.reading import Reading, load_split
-from vitling.data.sources.dataset import Dataset
+from vitling.data.sources.dataset import Dataset, canonical_name
 from vitling.data.sources.images import Images
-from vitling.data.sources.memory import array_images, is_list_of_images, keep, list_images
+from vitling.data.sources.memory import Kept, array_images, is_list_of_images, keep, list_images
+from vitling.data.sources.unlabelled import NO_LABELS
 from vitling.deploy.export import Exported, export
 from vitling.deploy.neighbours import image_features
 from vitling.diagnose.paged import train
+from vitling.ensembles.folds import train_folds
 from vitling.errors import UserError
 from vitling.estimator.inputs import as_bytes, find_pixel_range, only_column, row_shape
 from vitling.estimator.parameters import as_settings
@@ -33,11 +36,12 @@ from vitling.estimator.weights import image_weights
 from vitling.evaluation.loop import evaluate_batches
 from vitling.evaluation.temperature import calibrate
 from vitling.files import read_file, write_bytes
+from vitling.models.ensemble import NAME as ENSEMBLE
 from vitling.models.weights import save_weights
 from vitling.planning.plan import plan
 from vitling.recipes import Augment, Recipe, load_recipe, override, replace, scale_epochs
 from vitling.runs.device import default_device
-from vitling.runs.run import Run, asked_for
+from vitling.runs.run import Run, asked_ensemble, asked_for
 from vitling.training.duration import parse_duration
 from vitling.training.settings import Settings
 from vitling.training.signals import Interrupted
@@ -69,10 +73,13 @@ class ViTClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transforme
     augment: True is the recipe's augmentation, False none; a dict changes parts of it, a `vitling.recipes.Augment` replaces it.
     class_weight: "balanced", or a dict of class and weight, by which images count in the loss.
     random_state: of the weights, the augmentation and the held-out images; None draws one from NumPy's global state.
+    folds: train so many networks, each with another part of the images held out, and predict with all of them together.
     warm_start: fit again goes on from the weights there are, with a new schedule, and not from scratch.
     run_dir: a folder that keeps every run, each named by its data and recipe. The same fit again finds or resumes its own.
     image_shape: height and width, and channels where there are several, of flat rows; -1 for one that follows.
     pixel_range: the values that become black and white; None takes the lowest and the highest of the training images.
+    unlabelled: images to learn from first, without labels, in half of the time: an array, a list or a folder. Those that are to be tested on
+        must not be among them; those that fit holds out are left out.
     threads: CPU threads; None takes one or all, whichever is faster.
     verbose: show the progress.
     seed: the former name of random_state.
@@ -90,6 +97,7 @@ class ViTClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transforme
         augment: Augment | Mapping[str, Any] | bool = True,
         class_weight: Mapping[Any, float] | str | None = None,
         random_state: int | np.random.RandomState | None = 0,
+        folds: int | None = None,
         warm_start: bool = False,
         run_dir: str | Path | None = None,
         image_shape: tuple[int, ...] | None = None,
@@ -97,6 +105,7 @@ class ViTClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transforme
         threads: int | None = None,
         verbose: bool = False,
         seed: int | None = None,
+        unlabelled: Any = None,
     ):
         self.recipe = recipe
         self.settings = settings
@@ -107,6 +116,7 @@ class ViTClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transforme
         self.augment = augment
         self.class_weight = class_weight
         self.random_state = random_state
+        self.folds = folds
         self.warm_start = warm_start
         self.run_dir = run_dir
         self.image_shape = image_shape
@@ -114,11 +124,13 @@ class ViTClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transforme
         self.threads = threads
         self.verbose = verbose
         self.seed = seed
+        self.unlabelled = unlabelled
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> "ViTClassifier":
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> "ViTClassifier":
         """Train on images and their classes. A tenth of them, or the recipe's val_fraction, is held out to choose the weights.
 
-        `sample_weight`: how much each image counts in the loss, in proportion; one of 0 is left out.
+        `sample_weight`: how much each image counts in the loss, in proportion; one of 0 is left out. `groups`: the patient, slide or video
+        of each image, as scikit-learn's splitters take them; those of one are held out together.
         """
         if y is None:
             raise UserError("ViTClassifier requires y to be passed, but the target y is None.")
@@ -131,16 +143,22 @@ class ViTClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transforme
         self._check_classes(classes, goes_on)
         weights = image_weights(sample_weight, self.class_weight, labels, classes)
         images = self._images(X, labels, fitting=True, keep_range=goes_on)
+        if groups is not None:
+            check_consistent_length(X, groups)
+            images.groups = as_groups(column_or_1d(groups), "groups")
         if weights is not None:
             counted = np.flatnonzero(weights)
             images = images.subset(counted)
             images.weights = weights[counted]
         kept = keep(images, [str(name) for name in classes])
-        task = self._task(kept.name, weighted=weights is not None, goes_on=goes_on)
+        unlabelled = self._keep_unlabelled()
+        first = unlabelled.name if isinstance(unlabelled, Kept) else unlabelled
+        ways = dict(weighted=weights is not None, grouped=groups is not None, goes_on=goes_on)
+        task = self._task(kept.name, **ways, unlabelled=first)
         with self._place() as place:
             if goes_on:
                 task = task._replace(recipe=self._from_weights(task.recipe, place))
-            run = self._train(task, _folder_in(place, task.recipe, task.budget))
+            run = self._train(task, _folder_in(place, task.recipe, task.budget, self.folds))
             self._take(run, classes)
         return self
 
@@ -238,6 +256,8 @@ class ViTClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transforme
         """Whether fit begins with the weights there are."""
         if not self.warm_start or not hasattr(self, "model_"):
             return False
+        if self.folds is not None or getattr(getattr(self, "recipe_", None), "model", "") == ENSEMBLE:
+            raise UserError("warm_start=True goes on with one network; leave folds out, or set warm_start=False.")
         if not hasattr(self, "recipe_"):
             raise UserError("warm_start: this was fitted by an earlier version of vitling; fit it once from scratch.")
         return True
@@ -253,10 +273,25 @@ class ViTClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transforme
                 "Give the same classes, or set warm_start=False."
             )
 
-    def _task(self, data: str, *, weighted: bool, goes_on: bool) -> _Task:
+    def _keep_unlabelled(self) -> Kept | str:
+        """Images without labels under a name, or where they lie; empty where there are none."""
+        given = self.unlabelled
+        if given is None:
+            return ""
+        if isinstance(given, str | Path):
+            return canonical_name(given)
+        given = only_column(given)
+        nothing = np.zeros(len(given), np.int64)
+        if is_list_of_images(given):
+            return keep(list_images(given, nothing), NO_LABELS)
+        return keep(array_images(as_bytes(self._pixels(given, reset=False), *self.pixel_range_), nothing), NO_LABELS)
+
+    def _task(self, data: str, *, weighted: bool, grouped: bool, goes_on: bool, unlabelled: str = "") -> _Task:
         if self.epochs and self.budget:
             raise UserError("epochs= and budget= both say how long to train; give one of them.")
-        settings = as_settings(self.settings, {"model": self.model, "img_size": self.img_size}, self.augment)
+        # Weights that are there already have learnt from them.
+        first = {"unlabelled": "" if goes_on else unlabelled or None}
+        settings = as_settings(self.settings, {"model": self.model, "img_size": self.img_size, **first}, self.augment)
         keys = {text.partition("=")[0].strip() for text in settings}
         if self.epochs and "epochs" in keys:
             raise UserError("epochs= is given twice, as a parameter and in settings; leave one out.")
@@ -268,11 +303,13 @@ class ViTClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transforme
                 recipe = replace(recipe, model_args={})  # those of another network
             recipe = override(recipe, settings)
         elif goes_on:
-            recipe, precision = override(self.recipe_, settings), self.precision_
+            recipe = override(self.recipe_, settings)
+            precision = getattr(self, "precision_", "")  # one that an earlier version fitted has none
         else:
             # Who says how much an image counts does not want the plan to balance the classes as well.
             unbalanced = ["balance=none"] if weighted and "balance" not in keys else []
-            planned = plan(data, settings + unbalanced, brief=True, budget_seconds=budget, threads=self.threads)
+            each = budget and budget / (self.folds or 1)
+            planned = plan(data, settings + unbalanced, brief=True, budget_seconds=each, threads=self.threads)
             recipe, dataset, precision = planned.recipe, planned.dataset, planned.precision
         if self.class_weight is not None and recipe.balance != "none":
             raise UserError(
@@ -280,6 +317,8 @@ class ViTClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transforme
             )
         if self.epochs:  # of a grid that NumPy made, as well
             recipe = scale_epochs(recipe, self.epochs.item() if isinstance(self.epochs, np.generic) else self.epochs)
+        if grouped and recipe.group:
+            raise UserError(f"groups= and group={recipe.group} both say which images belong together; leave one out.")
         return _Task(override(recipe, {"data": data, "seed": self._seed()}), budget, precision, dataset)
 
     def _seed(self) -> int:
@@ -323,9 +362,13 @@ class ViTClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transforme
             budget_seconds=task.budget,
             page=self.run_dir is not None,
         )
+        ways: dict[str, Any] = dict(settings=settings, dataset=task.dataset)
         try:
             with terminal.show_training() if self.verbose else nullcontext() as callback:
-                run = train(task.recipe, folder, settings=settings, dataset=task.dataset, callback=callback)
+                if self.folds is None:
+                    run = train(task.recipe, folder, callback=callback, **ways)
+                else:
+                    run = train_folds(task.recipe, folder, self.folds, callback=callback, **ways)
         except Interrupted:
             raise KeyboardInterrupt from None
         return run
@@ -335,11 +378,12 @@ class ViTClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transforme
         temperature = calibrate(run, predictions=run.validation).temperature
         self.classes_, self.model_, self.preprocessing_ = classes, run.load_model(), run.preprocessing()
         self.recipe_, self.precision_, self.temperature_ = run.recipe, run.info["precision"], temperature
-        self.history_, self.n_iter_ = run.metrics(), run.info["epochs_trained"]
+        self.history_ = [record for one in run.members or [run] for record in one.metrics()]
+        self.n_iter_ = run.info["epochs_trained"]
         self.run_ = Run(run.path) if self.run_dir else None  # its predictions on what was held out are let go
         seen = self.preprocessing_
         self._n_features_out = image_features(self.model_, torch.zeros(1, seen.channels, *seen.size)).shape[1]
-        self._records = {name: read_file(run.path / name) for name in RECORDS}
+        self._records = {name: read_file(run.path / name) for name in RECORDS if (run.path / name).exists()}
 
     @contextmanager
     def _as_run(self, out: str | Path | None) -> Iterator[Run]:
@@ -359,7 +403,8 @@ class ViTClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transforme
             yield run
 
 
-def _folder_in(place: Path, recipe: Recipe, budget: float | None) -> Path:
+def _folder_in(place: Path, recipe: Recipe, budget: float | None, folds: int | None) -> Path:
     """By what is asked for, not by a counter: several processes of a search then never want the same folder."""
-    asked = json.dumps(asked_for(recipe, budget), sort_keys=True)
+    tree = asked_for(recipe, budget)
+    asked = json.dumps(asked_ensemble(tree, folds, distill=False) if folds else tree, sort_keys=True)
     return place / f"run-{hashlib.sha256(asked.encode()).hexdigest()[:12]}"

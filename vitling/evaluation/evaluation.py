@@ -4,6 +4,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 from torch import nn
 
 from vitling.callbacks import Callback
@@ -15,8 +16,10 @@ from vitling.data.sources.images import Images
 from vitling.errors import UserError, did_you_mean
 from vitling.evaluation.loop import predict_logits
 from vitling.evaluation.metrics import Evaluation, measure
-from vitling.evaluation.predictions import Predictions, predict_images
+from vitling.evaluation.operating_point import Wanted, measure_point
+from vitling.evaluation.predictions import Predictions, predict_images, predict_validation
 from vitling.evaluation.real_labels import real_accuracy
+from vitling.evaluation.temperature import calibrate
 from vitling.files import json_with, write_text
 from vitling.models import build_model
 from vitling.models.weights import load_weights
@@ -32,13 +35,17 @@ def evaluate_and_keep(
     split: str = "test",
     which: str = "best",
     img_size: int | tuple[int, int] | None = None,
+    tta: bool = False,
+    group: str = "",
+    point: Wanted | None = None,
     reading: Reading | None = None,
     dataset: Dataset | None = None,
     callback: Callback | None = None,
 ) -> tuple[Evaluation, Predictions]:
     """Measure a run on a split of its own data, or of other data with the same classes; the numbers are written into the run.
 
-    Beside them come the predictions with their images, for the page of the run. The public `vitling.evaluate` writes that, too.
+    `group` says which images of other data belong together, as the recipe's key does for its own. `point` asks for an operating point: its
+    threshold is fitted on the run's validation images. Beside the numbers come the predictions with their images, for the page of the run. The public `vitling.evaluate` writes that, too.
     """
     if split not in SPLITS:
         raise UserError(f"unknown split '{split}'. {did_you_mean(split, SPLITS)}")
@@ -46,13 +53,37 @@ def evaluate_and_keep(
     run = run if isinstance(run, Run) else load_run(run)
     run.require("model")  # before the data, whose classes may be others
     reading = reading or Reading()
-    dataset = _open(run, data, reading, dataset)
+    if group and _is_named_own(run, data):
+        raise UserError("group= is for other data here; that of the run's own data stands in its recipe.")
+    if point:
+        point.find_class(run.class_names)
+        if img_size is not None or tta:
+            raise UserError("an operating point is fitted as the run sees its images; leave img_size= and tta= out.")
+    dataset = _open(run, data, reading, dataset, group)
     own = _is_own(run, data, dataset)
+    if point and own and split != "test":
+        raise UserError(
+            f"the threshold is fitted on the validation split, so that split={split} would flatter it; use split=test."
+        )
     images = _choose_split(run, dataset, split, own)
     size = as_size(img_size)
+    if size is not None:
+        run.refuse_ensemble("another img_size is for")
     model = run.load_model(which) if size is None else _resized(run, which, size)
-    predictions = predict_images(run, model, images, split, size=size, reading=reading, callback=callback)
-    result = measure(predictions.logits, predictions.labels, run.class_names, data=dataset.name, split=split)
+    if own and split == "val" and run.members:
+        if tta:
+            run.refuse_ensemble("tta on the images that were held out is for")
+        predictions = predict_validation(run, model, reading=reading, callback=callback)
+    else:
+        predictions = predict_images(run, model, images, split, size=size, tta=tta, reading=reading, callback=callback)
+    result = measure(
+        predictions.logits,
+        predictions.labels,
+        run.class_names,
+        data=dataset.name,
+        split=split,
+        groups=predictions.groups,
+    )
     notes = [*dataset.notes, *_changes(run, dataset, own), *run.plugin_changes("model", *(["data"] if own else []))]
     result = replace(
         result,
@@ -60,18 +91,40 @@ def evaluate_and_keep(
         weights=which,
         notes=notes,
         img_size=size,
-        companions=_companions(run, predictions, callback) if which == "best" and size is None else {},
-        real_top1=real_accuracy(predictions.logits.argmax(1), images.names, run.class_names),
+        tta=tta,
+        companions=_companions(run, predictions, callback) if which == "best" and size is None and not tta else {},
+        real_top1=real_accuracy(predictions.logits.argmax(1), predictions.names, run.class_names),
+        operating_point=_measure_point(run, model, which, point, predictions, reading, callback) if point else None,
     )
     try:
-        _keep(run, result)
+        keep_evaluation(run, result)
     except UserError as error:  # a run that is read-only: the numbers are worth having all the same
         result.kept = False
         result.notes.append(f"the run does not keep these numbers: {error}")
     return result, predictions
 
 
-def _keep(run: Run, result: Evaluation) -> None:
+def _measure_point(
+    run: Run,
+    model: nn.Module,
+    which: str,
+    point: Wanted,
+    seen: Predictions,
+    reading: Reading,
+    callback: Callback | None,
+) -> dict:
+    """The operating point on what was seen, in the calibrated probabilities that predictions have."""
+    held = predict_validation(run, model, reading=reading, callback=callback)
+    temperature = calibrate(run, which, predictions=held, reading=reading, callback=callback).temperature
+    number = point.find_class(run.class_names)
+
+    def scores(of: Predictions) -> tuple[np.ndarray, np.ndarray]:
+        return (of.logits.double() / temperature).softmax(1)[:, number].numpy(), (of.labels == number).numpy()
+
+    return measure_point(point, scores(held), scores(seen), seen.groups)
+
+
+def keep_evaluation(run: Run, result: Evaluation) -> None:
     """Write the numbers into the run, and that its test split was looked at."""
     write_text(run.path / result.file_name, result.to_json(), ours=json_with("top1", "per_class", "confusion"))
     if result.own and result.split == "test":
@@ -107,7 +160,7 @@ def read_evaluation(run: Run) -> Evaluation:
     return Evaluation.read(run.path / "evaluation-test.json")
 
 
-def _open(run: Run, data: str | None, reading: Reading, opened: Dataset | None) -> Dataset:
+def _open(run: Run, data: str | None, reading: Reading, opened: Dataset | None, group: str) -> Dataset:
     """The data, with classes and channels as the run's model knows them; its own with the run's test split."""
     if data is None:
         run.require("data")
@@ -120,8 +173,12 @@ def _open(run: Run, data: str | None, reading: Reading, opened: Dataset | None) 
         on_bad_image=run.recipe.on_bad_image,
         class_names=run.class_names,
     )
-    dataset = open_as(test_split=run.recipe.test_split if _is_named_own(run, data) else "test", opened=opened)
-    return open_as(test_split=run.recipe.test_split, opened=dataset) if _is_own(run, data, dataset) else dataset
+    named = _is_named_own(run, data)
+    group = run.recipe.group if named else group
+    dataset = open_as(test_split=run.recipe.test_split if named else "test", group=group, opened=opened)
+    if not _is_own(run, data, dataset):
+        return dataset
+    return open_as(test_split=run.recipe.test_split, group=group, opened=dataset)
 
 
 def _is_own(run: Run, data: str | None, dataset: Dataset) -> bool:
@@ -141,6 +198,10 @@ def _changes(run: Run, dataset: Dataset, own: bool) -> list[str]:
 
 
 def _choose_split(run: Run, dataset: Dataset, split: str, own: bool) -> Images:
+    if own and split == "train" and run.members:
+        raise UserError(
+            f"every training image was learnt from by some of {run.path}'s members; split=val shows each by the one that did not."
+        )
     if own and split != "test" and "train" in dataset.splits:
         train, val = split_training(dataset, run.recipe)  # as the run divided them: no image is in both
         return train if split == "train" else val

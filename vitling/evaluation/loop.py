@@ -76,11 +76,11 @@ def _take_part(model: nn.Module, preprocessing: Preprocessing, accelerator: "Acc
     """Others still have batches, and each of their passes asks this process for its part of the weights."""
     image = torch.zeros(1, preprocessing.channels, *preprocessing.size, device=accelerator.device)
     for _ in range(times):
-        with evaluating(model), torch.compiler.set_stance("force_eager"), _autocast(accelerator):
+        with evaluating(model), torch.compiler.set_stance("force_eager"), autocast_for(accelerator):
             model(image)
 
 
-def _autocast(accelerator: "Accelerator") -> AbstractContextManager:
+def autocast_for(accelerator: "Accelerator") -> AbstractContextManager:
     """On a CPU in float32 whatever the training is in: a number that loaded weights give again is worth the time."""
     return nullcontext() if accelerator.device.type == "cpu" else accelerator.autocast()
 
@@ -106,7 +106,7 @@ def validate(
         rank=accelerator.process_index,
         world=accelerator.num_processes,
         again=True,  # after the next epoch
-        autocast=partial(_autocast, accelerator),
+        autocast=partial(autocast_for, accelerator),
     )
     done = 0
     for logits, labels in outputs:

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 
 from vitling.callbacks import Callback
@@ -25,6 +27,7 @@ class Predictions:
     source: Fitted
     preprocessing: Preprocessing
     names: Sequence[str] = ()  # of the images, where they are known
+    groups: np.ndarray | None = None  # that they belong to, likewise
 
     @property
     def labels(self) -> Tensor:
@@ -38,23 +41,51 @@ def predict_images(
     name: str,
     *,
     size: tuple[int, int] | None = None,
+    tta: bool = False,
     reading: Reading,
     callback: Callback | None = None,
 ) -> Predictions:
-    """A run's predictions for images, in its own size unless another is given; `name` is what progress calls them."""
+    """A run's predictions for images, in its own size and by its own views unless others are asked for; `name` is what progress calls them."""
     preprocessing = run.preprocessing()
     preprocessing = replace(preprocessing, size=size) if size else preprocessing
+    preprocessing = preprocessing.with_all_views() if tta else preprocessing
     source = load_split(images, name, reading=reading, callback=callback, **preprocessing.fit_args())
     logits = predict_logits(model, source, preprocessing, callback=callback)
-    return Predictions(logits, source, preprocessing, images.names)
+    return Predictions(logits, source, preprocessing, images.names, images.groups)
 
 
 def predict_validation(
     run: Run, model: nn.Module, *, reading: Reading | None = None, callback: Callback | None = None
 ) -> Predictions:
-    """A run's predictions for the images that it was validated on."""
+    """A run's predictions for the images that it was validated on: of an ensemble, each image by the member that held it out."""
     reading = reading or Reading()
+    if members := run.members:
+        return predict_out_of_fold(run, members, reading=reading, callback=callback)
     return predict_images(run, model, validation_images(run, reading), "val", reading=reading, callback=callback)
+
+
+def predict_out_of_fold(
+    run: Run, members: Sequence[Run], *, reading: Reading, callback: Callback | None = None
+) -> Predictions:
+    """Every training image of an ensemble's data, in the data's order, as the one member sees it that did not learn from it.
+
+    Members that were trained just now know their answers already.
+    """
+    dataset = open_own_data(run, replace(reading, download=False))
+    train, rows, logits = dataset.splits["train"], [], []
+    for member in members:
+        held = split_training(dataset, member.recipe)[1]
+        seen = member.validation or predict_images(
+            member, member.load_model("best"), held, member.path.name, reading=reading, callback=callback
+        )
+        rows.append(held.rows)
+        logits.append(seen.logits)
+    order = np.argsort(np.concatenate(rows), kind="stable")
+    by_row = np.argsort(train.rows, kind="stable")
+    images = train.subset(by_row[np.searchsorted(train.rows[by_row], np.concatenate(rows)[order])])
+    preprocessing = run.preprocessing()
+    source = load_split(images, "train", reading=reading, callback=callback, **preprocessing.fit_args())
+    return Predictions(torch.cat(logits)[torch.as_tensor(order)], source, preprocessing, images.names, images.groups)
 
 
 def validation_images(run: Run, reading: Reading) -> Images:

@@ -32,14 +32,10 @@ def register_models() -> None:
     import_module("vitling.models")
 
 
-def _nothing() -> None:
-    return
-
-
 class _Watch:
     """Calls back around the first import of a package that succeeds; everything else about it is Python's own."""
 
-    def __init__(self, name: str, *, before: Callable[[], None] = _nothing, after: Callable[[], None] = _nothing):
+    def __init__(self, name: str, *, before: Callable[[], None] | None = None, after: Callable[[], None] | None = None):
         self.name, self.before, self.after = name, before, after
         self.asking = False
 
@@ -63,7 +59,8 @@ class _Told:
         self.loader, self.watch = loader, watch
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        self.watch.before()
+        if self.watch.before:
+            self.watch.before()
         return self.loader.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
@@ -72,4 +69,5 @@ class _Told:
         self.loader.exec_module(module)
         if self.watch in sys.meta_path:
             sys.meta_path.remove(self.watch)
-        self.watch.after()
+        if self.watch.after:
+            self.watch.after()

@@ -280,6 +280,7 @@ def dhvt(s: Situation) -> Candidate | Omitted:
         "optim": plain,
         "batch_size": min(s.recipe.batch_size, 64),
         "ema_decay": 0.0,
+        "soup_epochs": 0,
         "init": "",
         "freeze": (),
     }

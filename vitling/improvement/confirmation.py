@@ -2,12 +2,15 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from vitling.callbacks import Callback
 from vitling.data.pipeline.reading import Reading
 from vitling.data.sources.images import Images
 from vitling.evaluation.comparison import mcnemar
 from vitling.evaluation.intervals import paired_interval
 from vitling.evaluation.predictions import predict_images
+from vitling.evaluation.resampling import mean_interval
 from vitling.runs.run import Run
 
 
@@ -21,9 +24,9 @@ class Confirmation:
     winner_top1: float
     start_top1: float
     difference: float
-    low: float  # of the 95 % interval of Bonett and Price, paired by image
+    low: float  # of the 95 % interval of Bonett and Price, paired by image; over groups where there are some
     high: float
-    p_value: float  # of the exact McNemar test
+    p_value: float  # of the exact McNemar test, on images or on groups
 
     @property
     def better(self) -> bool:
@@ -42,11 +45,21 @@ class Confirmation:
         return f"nothing was better: {name} differs by {self.difference:+.1f} ± {self.ci95:.1f} points {where}, which may be chance"
 
 
-def count_pairs(winner: list[bool], start: list[bool]) -> Confirmation:
-    """From what each of the two got right, image by image."""
+def count_pairs(winner: list[bool], start: list[bool], groups: np.ndarray | None = None) -> Confirmation:
+    """From what each of the two got right, image by image. With groups, those are the witnesses: of one patient's images, many say the same."""
     pairs = list(zip(winner, start, strict=True))
     only_winner, only_start = pairs.count((True, False)), pairs.count((False, True))
     low, high = paired_interval(only_winner, only_start, len(pairs))
+    p_value = mcnemar(only_winner, only_start)
+    if groups is not None:
+        differences = np.array(winner, dtype=float) - np.array(start)
+        names, units = np.unique(groups, return_inverse=True)
+        by_group = np.bincount(units.reshape(-1), weights=differences)
+        share = len(names) / len(pairs)
+        low, high = mean_interval(differences, groups) or paired_interval(
+            round(share * only_winner), round(share * only_start), len(names)
+        )
+        p_value = mcnemar(int((by_group > 0).sum()), int((by_group < 0).sum()))
     return Confirmation(
         images=len(pairs),
         only_winner=only_winner,
@@ -56,7 +69,7 @@ def count_pairs(winner: list[bool], start: list[bool]) -> Confirmation:
         difference=100 * (only_winner - only_start) / len(pairs),
         low=100 * low,
         high=100 * high,
-        p_value=mcnemar(only_winner, only_start),
+        p_value=p_value,
     )
 
 
@@ -66,4 +79,4 @@ def confirm(winner: Run, start: Run, images: Images, *, reading: Reading, callba
     for run in (winner, start):
         seen = predict_images(run, run.load_model("best"), images, "confirmation", reading=reading, callback=callback)
         correct.append((seen.logits.argmax(1) == seen.labels).tolist())
-    return count_pairs(*correct)
+    return count_pairs(correct[0], correct[1], images.groups)

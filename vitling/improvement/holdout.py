@@ -50,34 +50,44 @@ class Division:
 NONE = np.array([], dtype=np.int64)
 
 
-def divide(train_labels: np.ndarray, val_labels: np.ndarray, *, own_val: bool, may_train_again: bool) -> Division:
+def divide(
+    train_labels: np.ndarray,
+    val_labels: np.ndarray,
+    *,
+    own_val: bool,
+    may_train_again: bool,
+    train_groups: np.ndarray | None = None,
+    val_groups: np.ndarray | None = None,
+) -> Division:
     """Divide what the run learned from (`train_labels`) and was validated on (`val_labels`).
 
     A large validation split is halved. A small one chooses, and the images that confirm are taken from the training images; that needs the run
     trained again without them. Where there is no time for that, all of it confirms, and the images that choose are taken from training.
-    `own_val`: the data brings its validation split, which then is not mixed with training images.
+    `own_val`: the data brings its validation split, which then is not mixed with training images. Groups, where there are any, stay whole.
     """
     every = np.arange(len(val_labels))
     if len(val_labels) >= 2 * MANY:
-        kept, chosen = _carve_some(val_labels, min(0.5, CHOOSE_LIMIT / len(val_labels)))
+        kept, chosen = _carve_some(val_labels, min(0.5, CHOOSE_LIMIT / len(val_labels)), val_groups)
         note = f"the {len(val_labels):,} validation images are divided: {len(chosen):,} choose, {len(kept):,} confirm"
         return Division(Rows(NONE, kept), Rows(NONE, chosen), Rows(NONE, chosen), False, note)
     total = len(train_labels) + len(val_labels)
     choosing = min(max(MANY * 3 / 4, CHOOSE_SHARE * total), CHOOSE_MOST * total)
     if not may_train_again:
-        _, chosen = carve_validation(train_labels, fraction=choosing / len(train_labels))
-        _, validating = _carve_some(train_labels[chosen], 0.5)
+        _, chosen = carve_validation(train_labels, fraction=choosing / len(train_labels), groups=train_groups)
+        _, validating = _carve_some(train_labels[chosen], 0.5, _of(train_groups, chosen))
         note = (
             f"all {len(val_labels):,} validation images confirm; {len(chosen):,} training images are held out of the trials to choose by, "
             f"and {len(validating):,} of the final training"
         )
         return Division(Rows(NONE, every), Rows(chosen, NONE), Rows(chosen[validating], NONE), False, note)
     confirming = min(max(MANY, CONFIRM_SHARE * total), CONFIRM_MOST * len(train_labels))
-    rest, confirm = carve_validation(train_labels, fraction=confirming / len(train_labels))
+    rest, confirm = carve_validation(train_labels, fraction=confirming / len(train_labels), groups=train_groups)
     missing = choosing - (0 if own_val else len(val_labels))
     chosen = NONE
     if missing >= 1 or own_val:
-        _, extra = carve_validation(train_labels[rest], fraction=max(missing, 1) / len(rest))
+        _, extra = carve_validation(
+            train_labels[rest], fraction=max(missing, 1) / len(rest), groups=_of(train_groups, rest)
+        )
         chosen = rest[extra]
     choose = Rows(chosen, NONE if own_val else every)
     note = (
@@ -87,14 +97,25 @@ def divide(train_labels: np.ndarray, val_labels: np.ndarray, *, own_val: bool, m
     return Division(Rows(confirm, NONE), choose, Rows(NONE, every), True, note)
 
 
-def _carve_some(labels: np.ndarray, fraction: float) -> tuple[np.ndarray, np.ndarray]:
-    """`carve_validation`, of classes with an only image too: the second part gets that."""
+def _of(groups: np.ndarray | None, rows: np.ndarray) -> np.ndarray | None:
+    return None if groups is None else groups[rows]
+
+
+def _carve_some(labels: np.ndarray, fraction: float, groups: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """`carve_validation`, of classes with an only image too: the second part gets that, together with all of its group."""
     _, numbers, counts = np.unique(labels, return_inverse=True, return_counts=True)
     single = np.flatnonzero(counts[numbers] == 1)
     several = np.flatnonzero(counts[numbers] > 1)
+    if groups is not None and len(single):
+        single = np.flatnonzero(np.isin(groups, groups[single]))
+        several = np.setdiff1d(np.arange(len(labels)), single)
+        kept, carved = _carve_some(labels[several], fraction, groups[several]) if len(several) else (NONE, NONE)
+        return several[kept], np.sort(np.concatenate([several[carved], single]))
     if not len(several):
         return NONE, single
-    kept, carved = carve_validation(np.unique(numbers[several], return_inverse=True)[1], fraction=fraction)
+    kept, carved = carve_validation(
+        np.unique(numbers[several], return_inverse=True)[1], fraction=fraction, groups=_of(groups, several)
+    )
     return several[kept], np.sort(np.concatenate([several[carved], single]))
 
 
@@ -126,7 +147,14 @@ def hold_out(
     train, val = split_training(dataset, recipe)
     own_val = "val" in dataset.splits
     try:
-        division = divide(train.labels, val.labels, own_val=own_val, may_train_again=may_train_again)
+        division = divide(
+            train.labels,
+            val.labels,
+            own_val=own_val,
+            may_train_again=may_train_again,
+            train_groups=train.groups,
+            val_groups=val.groups,
+        )
     except UserError as error:
         raise UserError(f"too few images to hold some out, for choosing and for confirming: {error}") from None
     taken = {name: np.zeros(len(train), bool) for name in ("trial", "final")}

@@ -208,8 +208,10 @@ class _Process:
         reading, record = self.settings.reading, self.state.record
         if self.is_run:
             run = load_run(self.source)
+            run.refuse_ensemble("an improvement begins with")
             if not run.finished:
                 raise UserError(f"{run.path} is not finished; repeat the command that began it, then improve it.")
+            run.class_names  # noqa: B018  (one without labels has none, and says so)
             dataset = open_own_data(run, reading)
             recipe = run.recipe
             if run.part > 1:  # trained further: as long as all of it

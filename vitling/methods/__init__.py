@@ -10,8 +10,10 @@ from vitling._deprecated import keep_old_names
 from vitling.errors import UserError, did_you_mean
 from vitling.methods.bootstrap import Bootstrap
 from vitling.methods.distillation import Distillation
-from vitling.methods.method import Batch, Method, Omission, Trial
+from vitling.methods.method import Batch, Method, Omission, Trial, View
 from vitling.methods.preparation import Preparation
+from vitling.methods.pretraining import Dino, MaskedImages
+from vitling.methods.self_training import SelfTraining
 from vitling.methods.supervised import Supervised
 from vitling.methods.token_bootstrap import TokenBootstrap
 from vitling.methods.token_labeling import TokenLabeling
@@ -24,6 +26,9 @@ METHODS: dict[str, type[Method]] = {
     "distillation": Distillation,
     "token_labeling": TokenLabeling,
     "token_bootstrap": TokenBootstrap,
+    "self_training": SelfTraining,
+    "masked_images": MaskedImages,
+    "dino": Dino,
 }
 
 
@@ -68,6 +73,17 @@ def find_method(name: str) -> type[Method]:
     return METHODS[name]
 
 
+def find_unlabelled(key: str, name: str) -> type[Method]:
+    """The class of that name, which `key` says; refused where it learns from labels."""
+    method = find_method(name)
+    if not method.unlabelled:
+        able = [known for known, other in METHODS.items() if other.unlabelled]
+        raise UserError(
+            f"{key}={name} learns from labels; without them there are {', '.join(able)}. {did_you_mean(name, able)}"
+        )
+    return method
+
+
 def find_omissions() -> dict[str, Omission]:
     """The methods that a plan mentions though it does without them, and why."""
     load_installed()
@@ -106,6 +122,7 @@ __all__ = [
     "Omission",
     "Preparation",
     "Trial",
+    "View",
     "check_method",
     "create_method",
     "find_method",

@@ -187,6 +187,13 @@ def teacher_recipe(recipe: Recipe) -> Recipe:
     return cnn_recipe(recipe, model=TEACHER, epochs=epochs, optim=optim, augment=replace(recipe.augment, repeats=1))
 
 
+def taught_by(recipe: Recipe, teacher: str) -> Recipe:
+    """The recipe with a finished teacher of its own size, such as an ensemble: half of the loss is to give its probabilities."""
+    mixing = recipe.method_args if recipe.method == "supervised" else {}
+    args = {**mixing, "kind": "soft", "teacher_weight": 0.5, "teacher": teacher}
+    return replace(recipe, method="distillation", method_args=args)
+
+
 def open_teacher(source: str) -> OpenedModel:
     """Whatever `open_model` opens."""
     if not source:

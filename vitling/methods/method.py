@@ -20,12 +20,22 @@ Batch = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
+class View:
+    """A further view of each image, augmented as the first but for what stands here."""
+
+    size: tuple[int, int] | None = None  # None: the model's
+    crop_scale: tuple[float, float] | None = None  # the part of the image that it shows; None: as the recipe says
+
+
+@dataclass(frozen=True)
 class Omission:
     """Why a plan does without a method: what of it is off, the reason, and the row behind that."""
 
     what: str
     reason: str
     evidence: str
+    key: str = "method"  # the setting that decides it
+    how: str = ""  # what turns it on; empty: the method's name
 
 
 @dataclass(frozen=True)
@@ -53,6 +63,10 @@ class Method(nn.Module, ABC):
 
     mixes_tokens = False  # True: learns from tokens that were exchanged between images on their way through the model
     weighs_images = False  # True: every term of its loss counts an image by batch["weight"], where there is one
+    unlabelled = (
+        False  # True: learns from images alone. The model has no classifier, and its last weights are the run's
+    )
+    teaches = ""  # what an unlabelled one learns from, in a few words for a plan
     wants_geometry = False  # True: batch["geometry"] says where the pixels came from, see `augment.Geometry`
 
     def __init__(self, model: nn.Module, *, num_classes: int, class_weights: Tensor | None = None):
@@ -76,6 +90,21 @@ class Method(nn.Module, ABC):
     def mix_with(self, partners: Partners) -> None:
         """Images find those that they are mixed with as `partners` says; by default in the batch that `forward` gets."""
         self.partners = partners
+
+    def weights_set(self) -> None:
+        """Called when the model has been given weights after the method was built around it."""
+
+    def views(self) -> list[View]:
+        """Further views of each image that a batch brings, as batch["view_1"], batch["view_2"] and so on."""
+        return []
+
+    def held_out(self, batch: Batch) -> dict[str, Tensor]:
+        """What a validation of a method without labels measures on held-out images; draws are the same every time."""
+        return self(batch, 1.0)
+
+    def pictures(self, batch: Batch) -> dict[str, Tensor]:
+        """What a method without labels has to show of some images: pictures by name, (B, C, H, W) normalised; none by default."""
+        return {}
 
     def finish_gradients(self, average: Callable[[list[Tensor]], list[Tensor]]) -> dict[str, Tensor]:
         """Called before each optimiser step, when the gradients are means over micro-batches and processes; may change them.
@@ -151,6 +180,10 @@ class Method(nn.Module, ABC):
     def techniques(cls, recipe: Recipe) -> set[str]:
         """What a recipe with this method uses of the techniques that papers tick in their tables, by their names."""
         return {name for name in ("MixUp", "CutMix") if recipe.method_args.get(name.lower())}
+
+    @classmethod
+    def refuse(cls, recipe: Recipe) -> None:
+        """Raise a UserError where the method cannot be trained with these settings, whatever the data."""
 
     @classmethod
     def missing(cls, recipe: Recipe) -> str:

@@ -42,6 +42,7 @@ def cnn_recipe(recipe: Recipe, *, model: str, epochs: int, optim: Optim, **chang
         accumulate=1,
         optim=optim,
         ema_decay=0.0,
+        soup_epochs=0,
         patience_epochs=0,
         compile="off",
         **changes,

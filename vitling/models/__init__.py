@@ -4,7 +4,7 @@ A family is one module. It ends with `TABLES`, pairs of a model class and the ta
 arguments). The class says in `default_cfg(**arguments)` what timm's `pretrained_cfg` should hold for one of them.
 """
 
-from vitling.models import agent, dhvt, diag, hybrid, lvvit, resnet9, t2t, vit
+from vitling.models import agent, dhvt, diag, ensemble, hybrid, lvvit, resnet9, t2t, vit
 from vitling.models.registry import (
     build_model,
     check_input,
@@ -41,3 +41,4 @@ def our_models() -> dict[str, str]:
 for _family in FAMILIES:
     for _model_class, _variants in _family.TABLES:
         register_variants(_model_class, _variants)
+register_variants(ensemble.Ensemble, ensemble.VARIANTS)  # of networks of any family, and none itself

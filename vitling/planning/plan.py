@@ -25,11 +25,11 @@ from vitling.models import build_model, default_size
 from vitling.planning.conflicts import find_conflicts, pretrained_hint
 from vitling.planning.expectation import Band, expect
 from vitling.planning.machine import Machine, find_machine, this_machine
-from vitling.planning.rules import CHECKED_FILES, Choice, choose
+from vitling.planning.rules import CHECKED_FILES, Choice, choose, pretrained_run
 from vitling.planning.speed import measure_speeds
 from vitling.planning.survey import Survey, survey_data
 from vitling.recipes import DEFAULT, Recipe, load_recipe, override, scale_epochs, to_dict
-from vitling.training.budget import LEAST_STEPS, MEASURED_SHARE, Speed, fit_to_budget, steps_within
+from vitling.training.budget import LEAST_STEPS, MEASURED_SHARE, UNLABELLED_SHARE, Speed, fit_to_budget, steps_within
 from vitling.training.settings import Settings, check_precision
 from vitling.training.setup import check_settings
 
@@ -103,14 +103,24 @@ def plan(
         raise UserError("the data is the first argument; leave data= out.")
     check_precision(precision)
     reading, callback = reading or Reading(), callback or Callback()
-    machine = find_machine(device) if device else this_machine(threads, precision)
+    if device and precision:
+        raise UserError(f"device={device} has a precision of its own; leave precision={precision} out.")
+    # A recipe that is given is trained in float32 unless somebody asks for more.
+    machine = find_machine(device) if device else this_machine(threads, precision or ("no" if recipe else ""))
     given = load_recipe(recipe or DEFAULT) if not isinstance(recipe, Recipe) else recipe
-    channels = override(given, [text for text in settings if text.startswith("channels")]).channels
-    dataset = _open(str(data), channels, reading)
+    asked = override(given, [text for text in settings if text.partition("=")[0].strip() in ("channels", "group")])
+    if recipe is None and asked.channels is None and (begun := pretrained_run(settings)):
+        asked = replace(asked, channels=begun.recipe.channels)
+    if budget_seconds and any(text.partition("=")[0].strip() == "unlabelled" for text in settings):
+        budget_seconds *= 1 - UNLABELLED_SHARE  # what the first stage leaves
+    dataset = _open(str(data), asked, reading)
     seen = survey_data(dataset, brief=brief, cache=reading.open_cache(), callback=callback)
     if recipe is None:
         decided = choose(dataset, seen, settings, machine=machine, budget_seconds=budget_seconds)
         planned, choices, machine.precision = _agreed((*decided, machine.precision))
+        if precision:
+            as_asked = partial(replace, reason="as you asked", evidence="")
+            choices = [as_asked(choice) if choice.what == "precision" else choice for choice in choices]
     else:
         planned, choices = override(given, list(settings)), []
     check_settings(planned)
@@ -134,7 +144,11 @@ def plan(
         # Streamed images would all be decoded for the cache, which is no plan's business.
         measured = reading if fits else replace(reading, cache=False)
         speed = _measure(
-            dataset, recipe, part, Settings(precision=machine.precision, threads=threads, reading=measured), callback
+            dataset,
+            recipe,
+            replace(part, unlabelled=""),
+            Settings(precision=machine.precision, threads=threads, reading=measured),
+            callback,
         )
     epochs: float = recipe.epochs
     if budget_seconds:
@@ -152,10 +166,16 @@ def _several() -> bool:
     return int(environ.get("WORLD_SIZE", "1")) > 1
 
 
-def _open(data: str, channels: int | None, reading: Reading) -> Dataset:
+def _open(data: str, asked: Recipe, reading: Reading) -> Dataset:
     """The data; files that cannot be read are left out, not an error: a plan is there to find them."""
     open_data = partial(
-        open_dataset, data, root=reading.root, download=reading.download, channels=channels, sampled=True
+        open_dataset,
+        data,
+        root=reading.root,
+        download=reading.download,
+        channels=asked.channels,
+        group=asked.group,
+        sampled=True,
     )
     # One process downloads, the others find the files.
     state = PartialState(cpu=not torch.accelerator.is_available()) if _several() else None

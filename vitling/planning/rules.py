@@ -16,6 +16,7 @@ from torch import nn
 from vitling.data.pipeline.preprocessing import as_size
 from vitling.data.pipeline.training_data import split_training
 from vitling.data.sources.dataset import Dataset
+from vitling.errors import UserError
 from vitling.methods import find_omissions
 from vitling.models.macs import count_macs
 from vitling.planning.machine import Machine, parameters
@@ -30,6 +31,8 @@ from vitling.planning.sizes import (
 )
 from vitling.planning.survey import Survey
 from vitling.recipes import DEFAULT, Recipe, load_recipe, override, scale_epochs, to_dict
+from vitling.runs.opening import find_kind
+from vitling.runs.run import Run
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ class Rung:
 # fmt: off
 LADDER = (
     Rung("vitling/nano",   64,  3.5, 0,          0,        0),
-    Rung("vitling/tiny",   64,  7,   45_000,     10,       0),
+    Rung("vitling/tiny",   64,  7,   90_000,     10,       0),
     Rung("vitling/mini",   64,  7,   350_000,    100,      0),
     Rung("vitling/small",  96,  7,   1_500_000,  math.inf, 0),
     Rung("vitling/medium", 160, 7,   5_000_000,  math.inf, 2_000),
@@ -74,6 +77,8 @@ JITTER_EPOCHS, JITTER = 15, 0.4  # from which changed colours pay
 CUTOUT_EPOCHS, CUTOUT = 10, 0.25  # from which a covered square pays
 CUTMIX_EPOCHS = 50  # from which mixed images pay
 STRONG_EPOCHS = 300  # from which RandAugment, erasing and mixup pay too
+VALIDATIONS = 20  # of a run: enough to watch it, and to see that a late epoch is not worse than an early one
+VALIDATION_SHARE, LOOK = 0.1, 0.5  # of the time, at most; a look at an image beside a step on it
 MANY_IMAGES, SMALL_VALIDATION = 5_000, 0.05  # from which so small a part is enough to pick the epoch by
 UNBALANCED = 10  # images of the largest class per image of the smallest
 CHECKED_FILES = 5_000  # so many files are tried before training, and the bad ones left out
@@ -105,20 +110,26 @@ def choose(
     """A recipe for this data on this machine in this time, and its choices. What `settings` say comes first."""
     asked = {text.partition("=")[0].strip() for text in settings}
     validation = _validation(survey)
-    images = _training_images(dataset, validation, settings)
+    images, held_out = _divided(dataset, validation, settings)
     epochs = _asked_epochs(settings) or _usual_epochs(images, machine.kind)
-    if "model" in asked:
+    if begun := pretrained_run(settings):
+        base, choices = _model_of_run(begun, settings, asked)
+    elif "model" in asked:
         base, choices = _named_model(survey, settings, asked)
     else:
         base, choices, views = _climb(survey, settings, asked, machine, epochs, images, budget_seconds)
         epochs = _asked_epochs(settings) or (max(1, round(views / images)) if budget_seconds else epochs)
     size = as_size(_with(settings, base).img_size)
     assert size is not None  # both ways choose one
-    choices += [_epochs(epochs, budget_seconds), _augmentation(survey, size, epochs, base, settings)]
+    augmentation = _augmentation(survey, size, epochs, base, settings)
+    views = _test_views(augmentation, settings, base)
     choices += [
+        _epochs(epochs, budget_seconds),
+        augmentation,
         *validation,
+        *_validations(epochs, views * held_out / images),
         _average(base),
-        *_omissions(base),
+        *(choice for choice in _omissions(base) if not (begun and "unlabelled" in choice.changes)),
         *_batch(images, base),
         *_balance(survey),
         *_bad_files(survey),
@@ -140,15 +151,38 @@ def _validation(survey: Survey) -> list[Choice]:
     return [Choice("validation", share, reason, changes={"val_fraction": SMALL_VALIDATION})]
 
 
-def _training_images(dataset: Dataset, validation: list[Choice], settings: Sequence[str]) -> int:
-    """Those that are left to learn from when validation has its part."""
+def _validations(epochs: int, looks: float) -> list[Choice]:
+    """Not after every one of many epochs: asking about images takes time that is better spent on learning.
+
+    `looks` are those of one validation, for each training image.
+    """
+    every = max(epochs // VALIDATIONS, math.ceil(LOOK * looks / VALIDATION_SHARE))
+    every = min(every, epochs)
+    if every < 2:
+        return []
+    reason = (
+        f"about {VALIDATIONS} times in all at most, and in a tenth of the time; the rest is better spent on learning"
+    )
+    return [Choice("validated", f"every {every} epochs", reason, changes={"validate_every": every})]
+
+
+def _test_views(augmentation: Choice, settings: Sequence[str], base: Recipe) -> int:
+    """In how many ways an image is looked at when it is validated."""
+    changes = {key: value for key, value in augmentation.changes.items() if key.startswith("test_")}
+    shown = _with(settings, override(base, changes))
+    return (5 if shown.test_crops else 1) * (2 if shown.test_mirror else 1)
+
+
+def _divided(dataset: Dataset, validation: list[Choice], settings: Sequence[str]) -> tuple[int, int]:
+    """How many images are left to learn from when validation has its part, and how many that has."""
     base = override(
         load_recipe(DEFAULT), {key: value for choice in validation for key, value in choice.changes.items()}
     )
     splitting = [
         text for text in settings if text.startswith(("fraction", "val_fraction", "fold", "seed", "test_split"))
     ]
-    return len(split_training(dataset, override(base, splitting))[0])
+    train, val = split_training(dataset, override(base, splitting))
+    return len(train), len(val)
 
 
 def _asked_epochs(settings: Sequence[str]) -> int | None:
@@ -244,6 +278,47 @@ def _named_model(survey: Survey, settings: Sequence[str], asked: set[str]) -> tu
     return override(base, {"model": given.model, "img_size": size}), choices
 
 
+def pretrained_run(settings: Sequence[str]) -> Run | None:
+    """The run without labels that these settings begin from, where they name one."""
+    given = [value.strip() for key, _, value in (text.partition("=") for text in settings) if key.strip() == "init"]
+    if not given or not given[-1]:
+        return None
+    try:
+        kind, place = find_kind(given[-1])
+    except UserError:  # said where the weights are loaded
+        return None
+    if kind != "run" or not place.unlabelled:
+        return None
+    if not place.finished:
+        raise UserError(f"init={given[-1]} is not finished; repeat the command that began it, then train from it.")
+    return place
+
+
+def _model_of_run(run: Run, settings: Sequence[str], asked: set[str]) -> tuple[Recipe, list[Choice]]:
+    """The network and image size of a run whose weights are begun from."""
+    own = run.recipe
+    named = {text.partition("=")[2].strip() for text in settings if text.partition("=")[0].strip() == "model"}
+    if named - {own.model}:
+        raise UserError(
+            f"model={min(named - {own.model})} cannot begin from {run.path}, whose model is {own.model}; leave model= out, or init=."
+        )
+    rung = next((rung.recipe for rung in LADDER if load_recipe(rung.recipe).model == own.model), None)
+    base = load_recipe(rung or DEFAULT)
+    if rung is None:  # rates meant for ours are wrong for it
+        base = override(base, {"optim": to_dict(Recipe())["optim"], "batch_size": 64})
+    if "method" in asked:
+        base = override(base, {"method_args": {}})
+    size = as_size(own.img_size)
+    assert size is not None  # a run is resolved
+    taken = {"model": own.model, "model_args": own.model_args, "channels": own.channels}
+    reason = f"that of {run.path}, from whose weights it begins; only the classifier is new"
+    choices = [
+        Choice("model", own.model, reason, changes={"model": own.model, "channels": own.channels}),
+        Choice("image size", f"{size[0]} x {size[1]}", "that of the same run", changes={"img_size": size}),
+    ]
+    return override(base, {**taken, "img_size": size}), choices
+
+
 def _family(recipe: Recipe, model: nn.Module, views: float, images: int, rung: Rung) -> Choice:
     larger = next((other for other in LADDER if other.least_views > rung.least_views), None)
     wanted = larger.wanted_views(images) if larger else 0
@@ -326,12 +401,15 @@ def _augmentation(survey: Survey, size: tuple[int, int], epochs: int, base: Reci
         changes |= {"augment.crop": "pad", "augment.crop_padding_mode": "reflect", "augment.cutout": cutout}
     else:
         changes |= {"augment.crop": "resized", "augment.crop_scale": (0.35, 1.0)}
+        # Such crops show things larger than whole photographs do, so corners are asked about as well.
+        changes["test_crops"] = _with(settings, override(base, changes)).augment.crop == "resized"
     covered = "a covered square" if changes.get("augment.cutout") else ""
     light = ", ".join(filter(None, ["crops", covered, "changed colours" if jitter else ""]))
+    asked = "; corners are asked about when predicting" if changes.get("test_crops") else ""
     mirrored = (
-        "mirrored too, also when predicting"
+        f"mirrored too, also when predicting{asked}"
         if colour
-        else "not mirrored: grey images are often characters (else augment.hflip=0.5)"
+        else f"not mirrored: grey images are often characters (else augment.hflip=0.5){asked}"
     )
     mixes = given.method == base.method  # other methods have labels of their own
     if epochs >= STRONG_EPOCHS and mixes:
@@ -360,7 +438,13 @@ def _average(base: Recipe) -> Choice:
 def _omissions(recipe: Recipe) -> list[Choice]:
     """Methods that one might expect, and why the plan does without them."""
     return [
-        Choice(left.what, "off", f"{left.reason}; method={name} turns it on", left.evidence, {"method": recipe.method})
+        Choice(
+            left.what,
+            "off",
+            f"{left.reason}; {left.how or f'method={name} turns it on'}",
+            left.evidence,
+            {left.key: getattr(recipe, left.key)},
+        )
         for name, left in find_omissions().items()
     ]
 
@@ -391,7 +475,7 @@ def _bad_files(survey: Survey) -> list[Choice]:
 def _precision(machine: Machine) -> list[Choice]:
     if machine.precision == "no":
         return []
-    reason = "faster on this device, with the same accuracy; weights stay in float32"
+    reason = "more images in the same time; weights, and validation on a CPU, stay in float32"
     return [Choice("precision", machine.precision, reason, "float32 and bf16 compared: docs/results.md")]
 
 

@@ -136,5 +136,5 @@ def _look_at_pixels(dataset: Dataset, short_side: int, cache: PixelCache | None,
         looked_at=sum(map(len, seen.values())),
         copies=copies("train"),
         leaks={split: copies(split, thumbnails["train"]) for split in others},
-        probe_accuracy=probe_accuracy(thumbnails["train"], torch.as_tensor(seen["train"].labels)),
+        probe_accuracy=probe_accuracy(thumbnails["train"], torch.as_tensor(seen["train"].labels), seen["train"].groups),
     )

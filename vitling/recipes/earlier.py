@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
+from vitling.recipes.schema import Recipe
+
 # What earlier versions did, before these keys could say otherwise.
 EARLIER = {
     "test_crop": None,
@@ -16,6 +18,15 @@ EARLIER = {
     "augment.interpolation": "random",
     "augment.crop_padding_mode": "zeros",
     "augment.cutout": 0.0,
+}
+# The same, of keys that were added last.
+ADDED_LAST = {
+    "group": "",
+    "test_crops": False,
+    "soup_epochs": 0,
+    "unlabelled": "",
+    "unlabelled_method": Recipe.unlabelled_method,
+    "unlabelled_test": False,
 }
 RECORDED = {
     "train_size",
@@ -31,7 +42,7 @@ def complete(tree: dict[str, Any]) -> dict[str, Any]:
     """A whole record with the newer keys that its version did not know."""
     if not _is_record(tree):
         return tree
-    own = {key: value for key, value in EARLIER.items() if "." not in key}
+    own = {key: value for key, value in {**EARLIER, **ADDED_LAST}.items() if "." not in key}
     augment = {key.removeprefix("augment."): value for key, value in EARLIER.items() if "." in key}
     return {**own, **tree, "augment": {**augment, **tree["augment"]}}
 
@@ -45,6 +56,10 @@ def bring_up_to_date(tree: dict[str, Any]) -> dict[str, Any]:
 
 def earlier_forms(tree: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """How an earlier version may have written this recipe; nothing where it could not have."""
+    if any(tree[key] != value for key, value in ADDED_LAST.items()):
+        return
+    tree = {key: value for key, value in tree.items() if key not in ADDED_LAST}
+    yield tree
     augment = tree["augment"]
     flat = {**tree, **{f"augment.{key}": value for key, value in augment.items()}}
     if any(flat[key] != value for key, value in EARLIER.items()):

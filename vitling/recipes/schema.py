@@ -99,6 +99,9 @@ class Recipe:
     freeze: tuple[
         str, ...
     ] = ()  # name patterns of parameters that stay as they are; "backbone" is all but the classifiers
+    unlabelled: str = ""  # images to learn from first, without labels; the weights are then where this begins
+    unlabelled_method: str = "masked_images"  # how: masked_images or dino
+    unlabelled_test: bool = False  # whether images that are tested on may be among them
     # from what
     data: str = "digits"
     img_size: Size | None = None  # None: the size of the data, or the model's own for photographs
@@ -109,6 +112,7 @@ class Recipe:
     test_crop: PartOf | None = None  # 0.875: test images are fitted to 256 pixels for 224, and the centre is cut out
     interpolation: Literal["bilinear", "bicubic"] = "bicubic"  # of fitting
     test_mirror: bool = False  # predictions are the mean of an image's and its mirror image's, in twice the time
+    test_crops: bool = False  # and of its four corners, in five times the time
     mean: tuple[Share, ...] | None = None  # of pixels from 0 to 1; None: of the training split
     std: tuple[PartOf, ...] | None = None
     fraction: PartOf = 1.0
@@ -120,6 +124,9 @@ class Recipe:
     test_split: Literal["test", "val"] = "test"
     folds: CountOrNone = 0  # k-fold: the validation split is fold number `fold` of `folds`
     fold: CountOrNone = 0
+    # images that belong together, such as those of one patient, are on one side of every split: the column or array that says which, or
+    # regex:PATTERN on file names
+    group: str = ""
     balance: Literal["none", "sampler", "loss"] = "none"
     shuffle_buffer: Count | None = None  # images of a stream that are drawn from; None: 8,192
     on_bad_image: Literal["error", "skip"] = "error"
@@ -131,10 +138,13 @@ class Recipe:
     optim: Optim = field(default_factory=Optim)
     ema_decay: Momentum = 0.0
     ema_warmup: bool = True
+    soup_epochs: CountOrNone = (
+        0  # the mean of the weights after each of the last so many epochs is validated and saved, once they come
+    )
     patience_epochs: CountOrNone = 0  # stop when the validation accuracy has not risen for so long; 0: never
     validate_every: Count = 1
-    # which epoch's weights are the run's: of the best validation accuracy, or the last that is within one standard error of it
-    keep: Literal["best", "last_good"] = "best"
+    # which epoch's weights are the run's: of the best validation accuracy, the last that is within one standard error of it, or the last
+    keep: Literal["best", "last_good", "last"] = "best"
     compile: Literal["off", "on", "auto"] = "off"
     seed: Seed = 0
 

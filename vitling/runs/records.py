@@ -19,6 +19,10 @@ class DataRecord(TypedDict, total=False):
     val_images: Count
     skipped: list[str]
     splits: list[str]
+    notes: list[str]
+    train_groups: Count
+    val_groups: Count
+    with_test: bool  # images of the test split are learnt from, without labels
 
 
 class BestRecord(TypedDict, total=False):
@@ -36,6 +40,7 @@ class AskedRecord(TypedDict, total=False):
     recipe: dict[str, Any]
     plan: AskedPlanRecord
     budget: str | None
+    ensemble: str  # of how many folds, and whether it is distilled
 
 
 class EnvironmentRecord(TypedDict, total=False):
@@ -50,6 +55,9 @@ class RunRecord(TypedDict, total=False):
     asked: AskedRecord
     status: Annotated[str, Longest(40)]
     stopped: str
+    unlabelled: bool  # learnt without labels, so there is no classifier
+    first_stage: dict[str, Any]  # what was learnt from before the labels
+    preparing: dict[str, Any] | None  # the recipe of a run whose first stage is under way
     class_names: list[Name]
     preprocessing: dict[str, Any]  # checked where it is used: its keys were renamed once
     data: DataRecord
@@ -63,15 +71,30 @@ class RunRecord(TypedDict, total=False):
     epochs_trained: Annotated[float, Range(0, 10_000_000)]
     steps_trained: Amount
     test_looks: CountOrNone
+    members: Annotated[int, Range(1, 1000)]
+    member_recipe: dict[str, Any]
     more_seconds: list[Positive]
     parts: list[dict[str, Any]]
     plugins: list[PluginRecord]
 
 
-class _Validation(TypedDict):
+class _Measured(TypedDict):
     epoch: Count
-    val_top1: Share
     val_loss: Loss
+
+
+class _Validation(_Measured):
+    val_top1: Share
+
+
+class UnlabelledRecord(_Measured, total=False):
+    """A line of metrics.jsonl of a run that learns without labels."""
+
+    part: Count
+    step: Amount
+    lr: Annotated[float, Range(0, 1e9)]
+    train_loss: Loss
+    val_neighbours_top1: Share
 
 
 class ValidationRecord(_Validation, total=False):

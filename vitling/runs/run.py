@@ -8,6 +8,10 @@ gradients.jsonl    gradient norms per layer in the last step before each validat
 budget.jsonl       each look at the clock of a run with a budget, and the step at which it was to end from then on
 best/  last/       model.safetensors and config.json, which timm loads as "local-dir:RUN/best"
 companions/NAME    the same of a network that was trained beside the model, such as an agent, as it was when the model was best
+fold-1/ ...        of an ensemble: the runs that it was made of, each with an own part of the images held out
+reconstructions.png, neighbours.png   of a run that learns without labels: what it has learnt, as a picture
+unlabelled.json    of a run with unlabelled=: which images its first stage learns from
+pretraining/       of a run with unlabelled=: the run of its first stage
 calibration.json   the temperature of calibrated probabilities, once fitted
 report.html        the page of the run
 checkpoint/        what resuming needs: the two newest states and a manifest with their checksums
@@ -52,6 +56,7 @@ from vitling.runs.records import (
     GradientRecord,
     RunRecord,
     TimingRecord,
+    UnlabelledRecord,
     ValidationRecord,
 )
 from vitling.runs.remote import as_url, open_mirror
@@ -70,6 +75,9 @@ LOGS = (
 )  # budget.jsonl is cut only where a run begins anew
 WEIGHTS = ("best", "last")
 COMPANIONS = "companions"
+FOLD = "fold-{}"  # counted from 1
+FIRST_STAGE = "pretraining"
+UNLABELLED = "unlabelled.json"  # which images a first stage without labels learns from
 
 
 class Occupied(UserError):
@@ -137,6 +145,9 @@ class Run:
             facts["parameters"] = f"{info['parameters']:,}"
         if not records:
             return render_card(title, facts)
+        if self.unlabelled:
+            facts["validation loss"] = f"{records[-1]['val_loss']:.3f} in epoch {records[-1]['epoch']}, without labels"
+            return render_card(title, facts)
         best = max(records, key=lambda record: (record["val_top1"], -record["val_loss"]))
         facts["best validation accuracy"] = f"{percent(best['val_top1'])} in epoch {best['epoch']}"
         if len(records) == 1:  # a dot is no curve
@@ -169,7 +180,27 @@ class Run:
         return {**asked, "recipe": complete(asked["recipe"])} if asked and "recipe" in asked else asked
 
     @property
+    def unlabelled(self) -> bool:
+        """Whether it learns without labels: its model has no classifier."""
+        return self.info.get("unlabelled", False)
+
+    @property
+    def first_stage(self) -> "Run | None":
+        """The run inside it that learns without labels first, where there is one."""
+        return Run(self.path / FIRST_STAGE) if (self.path / FIRST_STAGE / "run.json").exists() else None
+
+    @property
+    def uses_test_images(self) -> bool:
+        """Whether it learns, without labels, from images of a test split."""
+        return self.unlabelled and self.info["data"].get("with_test", False)
+
+    @property
     def class_names(self) -> list[str]:
+        if self.unlabelled:
+            raise UserError(
+                f"{self.path} was trained without labels, so its model knows no classes; train a classifier from it first: "
+                f"vitling train DATA init={self.path}"
+            )
         names = self.info["class_names"]
         if not names or len(set(names)) < len(names):
             raise damaged(str(self.path / "run.json"), "class_names must be one or more names that differ")
@@ -178,6 +209,18 @@ class Run:
     @property
     def finished(self) -> bool:
         return self.info.get("status") == "finished"
+
+    @property
+    def members(self) -> list["Run"]:
+        """Of an ensemble, the runs that it was made of; empty for any other run."""
+        return [Run(self.path / FOLD.format(number + 1)) for number in range(self.info.get("members", 0))]
+
+    def refuse_ensemble(self, what: str) -> None:
+        """For what needs one network and its course; `what` begins the sentence."""
+        if members := self.members:
+            raise UserError(
+                f"{what} one network, and {self.path} is an ensemble of {len(members)}; give {members[0].path}."
+            )
 
     @property
     def data_fingerprint(self) -> str | None:
@@ -197,7 +240,7 @@ class Run:
 
     def metrics(self) -> list[dict]:
         """The records of metrics.jsonl; a last line that a crash cut short is left out."""
-        return read_json_lines(self.path / "metrics.jsonl", ValidationRecord)
+        return read_json_lines(self.path / "metrics.jsonl", UnlabelledRecord if self.unlabelled else ValidationRecord)
 
     def timing(self) -> list[dict]:
         """The records of timing.jsonl: speed and wall time of each validation."""
@@ -239,7 +282,8 @@ class Run:
         if not path.exists():
             if self.last_checkpoint():
                 raise UserError(f"{path} is missing; restore it, or train into another folder.")
-            return None
+            preparing = self.info.get("preparing")
+            return from_dict(preparing) if preparing else None
         recipe = self.recipe
         digest = self.info.get("recipe_digest")
         if digest is not None and not is_digest_of(digest, recipe):
@@ -275,6 +319,12 @@ class Run:
 
     def _check_model(self, network: nn.Module, folder: Path) -> None:
         """Refuse weights that are not those of this run.json: their answers would be given wrong names."""
+        if self.unlabelled:
+            if network.num_classes:
+                raise UserError(
+                    f"{self.path} was trained without labels, but the model in {folder} has classes; restore it from a copy."
+                )
+            return
         names, outputs = self.class_names, network.num_classes
         if len(names) != outputs:
             raise UserError(
@@ -343,9 +393,12 @@ class Run:
 
     def give_back(self) -> None:
         """Take the claim back where nothing has come of it yet: the same folder is free for another command."""
+        if not self.path.is_dir():  # removed by another program
+            return
         there = [path.name for path in self.path.iterdir() if not path.name.startswith(".")]
-        if there == ["run.json"] and self.info.get("status") == "preparing":
-            (self.path / "run.json").unlink()
+        if set(there) <= {"run.json", UNLABELLED} and self.info.get("status") in (None, "preparing"):
+            for name in there:
+                (self.path / name).unlink()
 
     def claim_more(self, seconds: float) -> None:
         """Open a finished run for a further part of so many seconds, unless that part has begun already."""
@@ -486,7 +539,7 @@ class Run:
         """Weights as safetensors and a config.json in timm's format, under best/ or last/; `state` as in `save_weights`."""
         # With what the run knows, so that the folder can predict even where it is copied without the run.
         known: dict[str, Any] = {}
-        if "preprocessing" in self.info:
+        if "preprocessing" in self.info and not self.unlabelled:
             known["vitling"] = ModelMetadata.of_run(self).to_dict()
         # Of a plug-in's file only its name: a folder that is sent on says nothing of this machine.
         if own := [record for record in plugin_records() if record["provides"].get("model")]:
@@ -494,6 +547,10 @@ class Run:
         save_for_timm(
             model, self._place(which), model_args=model_args, label_names=class_names, entries=known, state=state
         )
+
+    def save_picture(self, name: str, png: bytes) -> None:
+        """What a run without labels has to show, as NAME.png."""
+        write_bytes(self._place(f"{name}.png"), png)
 
     # -- checkpoints -----------------------------------------------------------------------------------------------
 
@@ -584,6 +641,11 @@ def asked_plan(data: str, settings: Sequence[str], budget_seconds: float | None)
     return {"plan": planned, "budget": f"{budget_seconds:g}s" if budget_seconds else None}
 
 
+def asked_ensemble(asked: dict, folds: int, distill: bool) -> dict:
+    """The same of a command that trains all folds."""
+    return {**asked, "ensemble": f"{folds} folds" + (", distilled" if distill else "")}
+
+
 def recipe_digest(recipe: Recipe) -> str:
     return _digest(to_dict(recipe))
 
@@ -614,8 +676,10 @@ def environment() -> dict:
 
 def difference(known: dict, asked: dict) -> str:
     """The first setting in which two runs differ, as text."""
-    if known["budget"] != asked["budget"]:
-        return f"its budget is {known['budget'] or 'none'}, not {asked['budget'] or 'none'}"
+    for what in ("budget", "ensemble"):
+        old, new = (one.get(what) or "none" for one in (known, asked))
+        if old != new:
+            return f"its {what} is {old}, not {new}"
     old, new = _set(known), _set(asked)
     if "plan" in known or "plan" in asked:  # a plan sets what it likes beside what was asked for
         keys = [key for key in (new if "plan" in asked else old) if key in old or "recipe" not in known]

@@ -15,6 +15,7 @@ from vitling.data.pipeline.training_data import open_recipe_data
 from vitling.diagnose.paged import write_evaluated, write_trained
 from vitling.errors import UserError, did_you_mean
 from vitling.evaluation.evaluation import evaluate_and_keep
+from vitling.methods import find_method
 from vitling.planning.speed import measure_speeds
 from vitling.recipes import Recipe
 from vitling.reports.page import write_page
@@ -65,6 +66,15 @@ def study(
     if engine.is_here and (jobs or 1) > 1 and not settings.threads:
         settings = replace(settings, threads=max(1, torch.get_num_threads() // (jobs or 1)))
     _check_plan(recipes, seeds, fractions, split, jobs, settings)
+    for name, recipe in recipes.items():
+        if find_method(recipe.method).unlabelled:
+            raise UserError(
+                f"{name}: method={recipe.method} learns without labels, so it has no accuracy to compare; leave it out."
+            )
+        if recipe.unlabelled and budget_seconds and not by_clock:
+            raise UserError(
+                f"{name}: unlabelled={recipe.unlabelled} is a first stage that goes by the clock; set by_clock, or epochs for all."
+            )
     if by_clock and not budget_seconds:
         raise UserError("by_clock is how runs keep a budget; give budget_seconds too.")
     if budget_seconds and not by_clock and not engine.is_here:
@@ -221,7 +231,7 @@ def _check_plan(recipes: dict[str, Recipe], seeds, fractions, split: str, jobs: 
 
 def _check_data(recipes: dict[str, Recipe], split: str, settings: Settings) -> None:
     """Open each dataset: what cannot be read, or has no test split, is reported before hours are spent."""
-    distinct = {(recipe.data, recipe.channels, recipe.test_split): recipe for recipe in recipes.values()}
+    distinct = {(recipe.data, recipe.channels, recipe.test_split, recipe.group): recipe for recipe in recipes.values()}
     for recipe in distinct.values():
         dataset = open_recipe_data(recipe, settings.reading)
         if split == "test" and "test" not in dataset.splits:

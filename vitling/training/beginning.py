@@ -1,5 +1,7 @@
 """train(recipe, run_dir): a run begins, resumes, or is trained further. Everything up to its first step; the steps are the loop's."""
 
+import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -11,7 +13,7 @@ from vitling.data.pipeline.preprocessing import as_size
 from vitling.data.pipeline.training_data import TrainingData, prepare_training_data
 from vitling.data.sources.dataset import Dataset
 from vitling.errors import UserError
-from vitling.methods import Preparation, prepare_method
+from vitling.methods import Preparation, find_method, prepare_method
 from vitling.models import default_size
 from vitling.optim import Schedule
 from vitling.plugins import plugin_records
@@ -27,6 +29,7 @@ from vitling.training.budget import (
     steps_within,
 )
 from vitling.training.course import Course
+from vitling.training.first_stage import train_first_stage
 from vitling.training.loop import Loop
 from vitling.training.measurement import measure_speed, try_a_step
 from vitling.training.peers import end_training, lost_peer_explained
@@ -81,6 +84,7 @@ def train_more(
     """
     settings, callback = settings or Settings(), callback or Callback()
     run = load_run(run_dir)
+    run.refuse_ensemble("training goes on with")
     run.require(*NEEDED)
     with callers_state_kept(), lost_peer_explained():
         settings = _with_precision(settings, run)
@@ -136,10 +140,13 @@ def train_into(
         if resuming and (changed := run.plugin_changes(*NEEDED)):
             raise UserError(f"{changed[0]} of {run.path} began; restore it, or train into another folder.")
         if resuming and (begun := run.begun_recipe()):
-            recipe = begun  # resolved when the run began
-        elif planned and accelerator.is_main_process:
-            run.update(plan=planned)
-        _train_rest(run, recipe, asked, settings, callback, accelerator, dataset)
+            recipe, planned = begun, None  # resolved when the run began
+        try:
+            _train_rest(run, recipe, asked, settings, callback, accelerator, dataset, planned)
+        except UserError:  # what was only planned or prepared leaves no trace
+            if accelerator.is_main_process:
+                run.give_back()
+            raise
     return run
 
 
@@ -151,11 +158,12 @@ def _train_rest(
     callback: Callback,
     accelerator: Accelerator,
     dataset: Dataset | None,
+    planned: dict | None = None,
 ) -> None:
     if run.part > 1:  # whoever resumes it, and with whichever command
         settings = replace(settings, budget_seconds=run.info["more_seconds"][-1])
     with stop_on_signals() as stop:
-        open_loop(run, recipe, asked, settings, callback, accelerator, stop, dataset).run_to_end()
+        open_loop(run, recipe, asked, settings, callback, accelerator, stop, dataset, planned).run_to_end()
 
 
 def open_loop(
@@ -167,17 +175,30 @@ def open_loop(
     accelerator: Accelerator,
     stop: StopRequest,
     dataset: Dataset | None = None,
+    planned: dict | None = None,
 ) -> Loop:
     """A run at its first step, or at that of its last checkpoint: data read, method prepared, everything built."""
     data = _read_data(recipe, settings, callback, accelerator, dataset)
+    if not data.dataset.labelled and not find_method(recipe.method).unlabelled:
+        raise UserError(
+            f"method={recipe.method} learns from labels, and {recipe.data} is opened without them; give the labelled data, "
+            "or use `vitling pretrain`."
+        )
     checkpoint, recipe = _read_checkpoint(
         run, replace(recipe, img_size=data.preprocessing.size, channels=data.preprocessing.channels), data, callback
     )
-    preparation = _preparation(run, recipe, data, asked, settings, callback, accelerator)
+    preparation, train_stage = _preparation(run, recipe, data, asked, settings, callback, accelerator)
+    init = recipe.init
+    if recipe.unlabelled and checkpoint is None:
+        first = train_stage()
+        init = str(first.path)
+        # What an earlier process spent on it counts, as if this one had.
+        settings = replace(settings, began=min(settings.began, time.monotonic() - first.info["wall_seconds"]))
     setup = build_setup(
         recipe,
         data,
         accelerator,
+        init=init,
         method_args=prepare_method(recipe.method, preparation, recipe.method_args),
         load_init=checkpoint is None,
         callback=callback,
@@ -205,7 +226,7 @@ def open_loop(
     if accelerator.is_main_process:
         if checkpoint is None:
             run.cut_logs(dict.fromkeys([*run.sizes(), "budget.jsonl"], 0))
-            _describe(run, setup, asked, settings)
+            _describe(run, setup, asked, planned)
         else:
             run.cut_logs(checkpoint["logs"])
             run.update(status="running")
@@ -333,25 +354,30 @@ def _preparation(
     settings: Settings,
     callback: Callback,
     accelerator: Accelerator,
-) -> Preparation:
-    """What the method may do before it is built. All of it is part of this run, and found again when the run resumes."""
+) -> tuple[Preparation, Callable[[], Run]]:
+    """What the method may do before it is built, and what trains the first stage of a run that has one.
+
+    All of it is part of this run, and found again when the run resumes.
+    """
 
     def begin() -> None:
         if accelerator.is_main_process:
             plugins = plugin_records()
-            run.update(asked=asked, status="preparing", **({"plugins": plugins} if plugins else {}))
+            # A first stage learns with this network: what a plan would choose the next time may be another.
+            preparing = {"preparing": to_dict(recipe)} if recipe.unlabelled else {}
+            run.update(asked=asked, status="preparing", **preparing, **({"plugins": plugins} if plugins else {}))
         accelerator.wait_for_everyone()
 
-    def train_first(first: Recipe, name: str) -> Run:
+    def train_first(first: Recipe, name: str, share: float = FIRST_RUN_SHARE, dataset: Dataset | None = None) -> Run:
         begin()
         budget = settings.budget_seconds
-        own = replace(settings, trackers=(), budget_seconds=budget and budget * FIRST_RUN_SHARE)
+        own = replace(settings, trackers=(), budget_seconds=budget and budget * share)
         try:
-            trained = train_into(Run(run.path / name), first, own, callback, accelerator, data.dataset)
+            trained = train_into(Run(run.path / name), first, own, callback, accelerator, dataset)
         except BudgetTooShort as error:
             if accelerator.is_main_process:
                 run.give_back()
-            raise error.of_first_run() from None
+            raise error.of_whole(share) from None
         accelerator.free_memory()  # forgets the network and its optimiser
         return trained
 
@@ -360,19 +386,34 @@ def _preparation(
         with accelerator.main_process_first():
             return function()
 
-    return Preparation(recipe, data, run.path, callback, train_first, once)
+    def train_on_data(first: Recipe, name: str) -> Run:
+        return train_first(first, name, dataset=data.dataset)
+
+    def first_stage() -> Run:
+        reading = settings.reading
+        return train_first_stage(run, recipe, data, reading=reading, callback=callback, once=once, train=train_first)
+
+    return Preparation(recipe, data, run.path, callback, train_on_data, once), first_stage
 
 
-def _describe(run: Run, setup: Setup, asked: dict, settings: Settings) -> None:
+def _count_groups(data: TrainingData) -> dict[str, int]:
+    """How many patients, slides or videos were learnt from and validated on, where they are known."""
+    found = {split: images.groups for split, images in data.images.items()}
+    return {f"{split}_groups": len(set(groups.tolist())) for split, groups in found.items() if groups is not None}
+
+
+def _describe(run: Run, setup: Setup, asked: dict, planned: dict | None) -> None:
     """Write down what this run is, before its first step."""
     data = setup.data
     plugins = plugin_records()
     run.update(
+        **({"plan": planned} if planned else {}),
         **({"plugins": plugins} if plugins else {}),
         asked=asked,
         status="running",
+        preparing=None,
         recipe_digest=None,  # until the recipe is written
-        class_names=data.class_names,
+        **({"unlabelled": True, "class_names": []} if setup.method.unlabelled else {"class_names": data.class_names}),
         preprocessing=data.preprocessing,
         data=dict(
             name=data.dataset.name,
@@ -381,6 +422,9 @@ def _describe(run: Run, setup: Setup, asked: dict, settings: Settings) -> None:
             val_images=len(data.val),
             skipped=data.dataset.skipped,
             splits=sorted(data.dataset.splits),
+            notes=data.dataset.notes,
+            **_count_groups(data),
+            **({"with_test": data.dataset.with_test} if setup.method.unlabelled else {}),
         ),
         parameters=sum(p.numel() for p in setup.model.parameters()),
         environment=environment(),

@@ -13,6 +13,9 @@ from vitling.validation.values import check
 MEASURED_STEPS = 12  # of a run with a budget or compile=auto
 MEASURED_SHARE = 0.03  # of a budget, at most, for measuring
 FIRST_RUN_SHARE = 0.25  # of a budget, for a run that the method trains first
+# Of a budget, for a first stage without labels: half, since neither stage is known to need more. Provisional until benchmarks/unlabelled.py
+# has measured it. Without a budget both stages are shown the same number of images.
+UNLABELLED_SHARE = 0.5
 USED_SHARE = (
     0.92  # of a study's budget: its runs keep their epochs, so the rest is for what the first steps do not show
 )
@@ -103,20 +106,22 @@ def write_budget(seconds: float) -> str:
 class BudgetTooShort(UserError):
     """A budget that leaves no room for a few steps, and one that would do."""
 
-    def __init__(self, model: str, speed: Speed, *, left: float, budget: float, share: float = 1.0):
-        """`share` of the whole budget is `budget`: what a run gets that another one trains first."""
+    def __init__(
+        self, model: str, speed: Speed, *, left: float, budget: float, share: float = 1.0, part: str = "trained first"
+    ):
+        """`share` of the whole budget is `budget`: what a run gets that is only a `part` of what is trained."""
         self.model, self.speed, self.left, self.budget = model, speed, left, budget
         needed = (budget - left + seconds_of(speed, LEAST_STEPS)) / share
-        first = "" if share == 1 else f", trained first in {100 * share:.0f} % of the budget,"
+        first = "" if share == 1 else f", {part} in {100 * share:.0f} % of the budget,"
         whole = f"the budget of {budget:g} s" if share == 1 else f"these {budget:g} s"
         super().__init__(
             f"a step of {model}{first} takes about {speed.step:.2g} s here, and setup leaves {max(left, 0):.1f} s of {whole}, "
             f"less than {LEAST_STEPS} steps; a budget of {write_budget(needed)} would do, or lower batch_size, or choose a smaller model."
         )
 
-    def of_first_run(self) -> "BudgetTooShort":
-        """The same, said of the whole budget."""
-        return BudgetTooShort(self.model, self.speed, left=self.left, budget=self.budget, share=FIRST_RUN_SHARE)
+    def of_whole(self, share: float, part: str = "trained first") -> "BudgetTooShort":
+        """The same, said of the whole budget, of which this is a share."""
+        return BudgetTooShort(self.model, self.speed, left=self.left, budget=self.budget, share=share, part=part)
 
 
 class Timekeeper:

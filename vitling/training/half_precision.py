@@ -45,6 +45,7 @@ def _attention_in_float32(
         )
 
 
+@cache
 def bf16_pays() -> bool:
     """Whether this processor computes convolutions and their gradients clearly faster in bf16: only some have instructions for it.
 

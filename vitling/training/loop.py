@@ -13,11 +13,12 @@ from torch import Tensor, nn
 
 from vitling.callbacks import Callback
 from vitling.errors import UserError
-from vitling.evaluation.loop import predict_logits, validate
+from vitling.evaluation.loop import predict_logits
 from vitling.evaluation.predictions import Predictions
 from vitling.models.inspect import layer_gradient_norms
 from vitling.models.shards import gather
 from vitling.optim import Schedule, peak_lr
+from vitling.reports.sheet import draw_sheet
 from vitling.runs.run import COMPANIONS, Run
 from vitling.training.budget import MEASURED_STEPS, Timekeeper
 from vitling.training.settings import Settings
@@ -25,6 +26,7 @@ from vitling.training.setup import Setup, saved_config
 from vitling.training.signals import Interrupted, StopRequest
 from vitling.training.state import State
 from vitling.training.step import Stepper
+from vitling.training.validation import NEIGHBOURS_EVERY, Neighbourhood, measure, pictures
 
 COMPILE_WORTH_SECONDS = 900  # compile=auto compiles when more eager training than this is left
 TOLD_CHANGE = 0.2  # of its epochs: a budget that moves the end by more is worth a line
@@ -53,6 +55,7 @@ class Loop:
         self.first_step = state.step
         self.last_loss = self.images_per_second = 0.0
         self.best_logits: Tensor | None = None  # of the best weights so far, on the validation split
+        self.neighbourhood = Neighbourhood(setup, settings.reading)
 
     @property
     def epochs(self) -> float:
@@ -67,6 +70,7 @@ class Loop:
         while state.step < state.course.end:
             epoch = state.step // self.setup.steps_per_epoch
             self.train_epoch(epoch)
+            state.average_epoch(self.setup)
             if state.step == state.course.end or (epoch + 1) % recipe.validate_every == 0:
                 self.validate(epoch)
                 if recipe.patience_epochs and epoch + 1 - state.best_epoch >= recipe.patience_epochs:
@@ -123,8 +127,7 @@ class Loop:
         losses = self.stepper.take(
             state.step, micro_batches, before_update=self._log_gradients if logged else None, unscaled=logged
         )
-        if state.ema:
-            state.ema.update(self.setup.model, state.step)
+        state.average_step(self.setup)
         state.step += 1
         self._account(losses)
 
@@ -175,24 +178,28 @@ class Loop:
         # Of a whole split, and as loaded weights give them again: neither a process's part of it, nor in a GPU's half precision.
         whole = self.accelerator.mixed_precision == "no" or self.accelerator.device.type == "cpu"
         kept: list[Tensor] | None = [] if self._is_alone and whole else None
-        val = self._measure(model, keep=kept)
+        val = measure(setup, model, keep=kept)
         if not math.isfinite(val["loss"]):
             self._refuse_loss(val["loss"], f"val_loss={val['loss']}")
         others = {
-            f"val_{name}_top1": self._measure(network)["top1"] for name, network in setup.method.evaluated().items()
+            f"val_{name}_top1": measure(setup, network)["top1"] for name, network in setup.method.evaluated().items()
         }
+        if self._is_time_for_neighbours(epoch):
+            others["val_neighbours_top1"] = self.neighbourhood.accuracy(model)
+        shares = {"val_top1": val["top1"]} if "top1" in val else {}
         record = {
             **({"part": state.part} if state.part > 1 else {}),
             "epoch": epoch + 1,
             "step": state.step,
             "lr": max(group["lr"] for group in setup.optimizer.param_groups),
             **{f"train_{name}": value / state.summed_steps for name, value in state.sums.items()},
-            "val_top1": val["top1"],
+            **shares,
             "val_loss": val["loss"],
             **others,
         }
         state.sums, state.summed_steps = {}, 0
-        accepted = state.accept(val["top1"], val["loss"], epoch + 1, images=val["images"], keep=setup.recipe.keep)
+        top1 = val.get("top1", 0.0)  # without labels the last weights are kept, whatever it is
+        accepted = state.accept(top1, val["loss"], epoch + 1, images=val["images"], keep=setup.recipe.keep)
         if accepted:
             self.best_logits = torch.cat(kept) if kept else None
         assert state.best is not None  # the first validation is accepted
@@ -213,32 +220,48 @@ class Loop:
             self.run.append("timing.jsonl", timing)
         if self.settings.trackers:
             self.accelerator.log({k: v for k, v in record.items() if k != "epoch"}, step=state.step)
-        self.callback.on_validation({**record, "best_top1": state.best[0], "best_epoch": state.best_epoch}, timing)
+        best = {"best_top1": state.best[0], "best_epoch": state.best_epoch} if shares else {}
+        self.callback.on_validation({**record, **best}, timing)
 
-    def _measure(self, network: nn.Module, keep: list[Tensor] | None = None) -> dict[str, float]:
-        data = self.setup.data
-        return validate(network, data.val, data.preprocessing, self.accelerator, keep=keep)
+    def _is_time_for_neighbours(self, epoch: int) -> bool:
+        """Now and then, and at the end, where there are labels that were not learnt from."""
+        due = (epoch + 1) // self.setup.recipe.validate_every % NEIGHBOURS_EVERY == 0
+        due = due or self.state.step == self.state.course.end
+        return due and self.accelerator.is_main_process and self.neighbourhood.measurable
+
+    def _draw_pictures(self) -> None:
+        """Show what was learnt without labels, while that which is not saved is still here."""
+        images = self.setup.data.images.values()
+        if not self.accelerator.is_main_process or any(split.shards is not None for split in images):
+            return
+        name, columns, rows = pictures(self.setup, self.neighbourhood, self.state.validated_model(self.setup))
+        self.run.save_picture(name, draw_sheet(columns, rows))
 
     def _hand_on(self) -> None:
         """Give the run its best weights' predictions on the validation images, for the page and the calibration."""
-        if not self.accelerator.is_main_process:
+        if not self.accelerator.is_main_process or self.setup.method.unlabelled:
             return
         data, logits = self.setup.data, self.best_logits
         if logits is None:  # found by an earlier process, in half precision or in parts
             logits = predict_logits(self.run.load_model("best"), data.val, data.preprocessing, callback=self.callback)
-        self.run.validation = Predictions(logits, data.val, data.preprocessing, data.images["val"].names)
+        self.run.validation = Predictions(
+            logits, data.val, data.preprocessing, data.images["val"].names, data.images["val"].groups
+        )
 
     def _finish(self, stopped: str) -> None:
         state = self.state
         assert state.best is not None  # the last epoch is always validated
+        if self.setup.method.unlabelled:
+            self._draw_pictures()
         self._save_model("last", state.validated_model(self.setup))
         self.save_checkpoint()
+        accuracy = {} if self.setup.method.unlabelled else {"val_top1": state.best[0]}
         if self.accelerator.is_main_process:
             self.run.update(
                 status="finished",
                 stopped=stopped,
                 wall_seconds=round(self._seconds(), 3),
-                best={"val_top1": state.best[0], "val_loss": -state.best[1], "epoch": state.best_epoch},
+                best={**accuracy, "val_loss": -state.best[1], "epoch": state.best_epoch},
                 epochs_trained=whole(round(state.step / self.setup.steps_per_epoch, 3)),
                 steps_trained=state.step,
             )
@@ -255,13 +278,16 @@ class Loop:
         main = self.accelerator.is_main_process
         state = gather(network.state_dict(), main) if self.setup.sharded else None
         if main:
-            names = self.setup.data.class_names
+            names = [] if self.setup.method.unlabelled else self.setup.data.class_names
             self.run.save_model(where, network, names, self._build_args(network, args), state)
 
     def _save_companions(self) -> None:
         """Keep the networks beside the model as they are when it is best: their test accuracy is then measured with its."""
         for name, (network, args) in self.setup.method.kept().items():
-            network.pretrained_cfg = {**network.pretrained_cfg, **saved_config(self.setup.data)}
+            network.pretrained_cfg = {
+                **network.pretrained_cfg,
+                **saved_config(self.setup.data, self.setup.method.num_classes),
+            }
             self._save_network(f"{COMPANIONS}/{name}", network, args)
 
     def _build_args(self, network: nn.Module, args: dict) -> dict:
@@ -338,7 +364,7 @@ class Loop:
             "parameters": sum(p.numel() for p in self.setup.model.parameters()),
             "method": recipe.method,
             "data": data.dataset.name,
-            "classes": len(data.class_names),
+            "classes": self.setup.method.num_classes,
             "train_images": len(data.train),
             "val_images": len(data.val),
             "input": [data.preprocessing.channels, *data.preprocessing.size],

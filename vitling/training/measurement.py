@@ -9,10 +9,10 @@ from contextlib import contextmanager
 import torch
 
 from vitling.errors import UserError
-from vitling.evaluation.loop import validate
 from vitling.training.budget import MEASURED_SHARE, MEASURED_STEPS, Speed
 from vitling.training.setup import Setup
 from vitling.training.step import MicroBatches, Stepper
+from vitling.training.validation import measure, neighbour_images
 
 SMALL_BATCH = 2**20  # pixels: larger ones always run on all threads
 
@@ -58,8 +58,9 @@ def measure_speed(setup: Setup, began: float, budget_seconds: float) -> Speed:
             if len(ticks) > MEASURED_STEPS or (enough and len(ticks) > 3):
                 break
         validation_began = time.perf_counter()
-        seen = validate(setup.model, setup.data.val, setup.data.preprocessing, setup.accelerator, batches=1)["images"]
-        validation = (time.perf_counter() - validation_began) / seen * len(setup.data.val)
+        seen = measure(setup, setup.model, batches=1)["images"]
+        shown = len(setup.data.val) + neighbour_images(setup)
+        validation = (time.perf_counter() - validation_began) / seen * shown
     step = (ticks[-1] - ticks[1]) / (len(ticks) - 2)  # the first one warms up
     measured = torch.tensor([step, time.monotonic() - began, validation], device=setup.accelerator.device)
     step, fixed, validation = setup.accelerator.reduce(measured, "mean").tolist()

@@ -1,9 +1,10 @@
 """Setup: everything that a run is trained with, built from its recipe and its data. Nothing is trained or written here."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -16,14 +17,14 @@ from vitling.callbacks import Callback
 from vitling.data.augment.augment import Augment
 from vitling.data.augment.randaugment import RandAugment
 from vitling.data.pipeline.loader import TrainLoader
-from vitling.data.pipeline.training_data import TrainingData
+from vitling.data.pipeline.training_data import TrainingData, create_augment
 from vitling.errors import UserError
-from vitling.methods import Method, check_method, create_method
+from vitling.methods import Method, View, check_method, create_method, find_method, find_unlabelled
 from vitling.models import build_model, check_name
 from vitling.models.contract import classifier_names
 from vitling.models.weights import load_weights
 from vitling.optim import SAM, check_patterns, create_optimizer, peak_lr
-from vitling.recipes import Recipe, to_dict
+from vitling.recipes import Recipe
 from vitling.runs.opening import find_weights
 from vitling.training.batch_norm import synchronise_batch_norm
 from vitling.training.half_precision import keep_attention_whole
@@ -74,8 +75,25 @@ def check_settings(recipe: Recipe) -> None:
     check_name(recipe.model)
     check_model_args(recipe.model_args)
     check_method(recipe.method, recipe.method_args)
+    find_method(recipe.method).refuse(recipe)
+    check_unlabelled(recipe)
+    if recipe.ema_decay and recipe.soup_epochs:
+        raise UserError(
+            f"ema_decay={recipe.ema_decay:g} and soup_epochs={recipe.soup_epochs} both say which weights are averaged; leave one out."
+        )
     if recipe.augment.randaugment:
         RandAugment.parse(recipe.augment.randaugment)
+
+
+def check_unlabelled(recipe: Recipe) -> None:
+    """Refuse settings of a first stage without labels that contradict each other."""
+    if not recipe.unlabelled:
+        return
+    if recipe.init:
+        raise UserError(
+            f"init={recipe.init} and unlabelled={recipe.unlabelled} both say where the weights begin; leave one out."
+        )
+    find_unlabelled("unlabelled_method", recipe.unlabelled_method)
 
 
 def build_setup(
@@ -83,17 +101,18 @@ def build_setup(
     data: TrainingData,
     accelerator: Accelerator,
     *,
+    init: str,
     method_args: dict,
     load_init: bool,
     callback: Callback,
     shard: bool = False,
 ) -> Setup:
-    """Model, method, optimiser and batches. `method_args` are the recipe's after the method has prepared itself."""
+    """Model, method, optimiser and batches. `method_args` are the recipe's after the method has prepared itself, `init` the weights to begin from."""
     seed_everything(recipe.seed, "init")
-    model, loaded = create_model(recipe, data, load_init)
+    model, loaded = create_model(recipe, data, init if load_init else "")
     if loaded:
         callback.log(loaded)
-    classes = len(data.class_names)
+    classes = model_classes(recipe, data)
     method = create_method(
         recipe.method,
         model,
@@ -112,15 +131,17 @@ def build_setup(
         partners = ProcessPartners(accelerator.process_index, accelerator.num_processes)
         method.mix_with(partners)
     lr = peak_lr(recipe)
+    augment = create_augment(recipe, data)
     loader = TrainLoader(
         data.train,
-        create_augment(recipe, data),
+        augment,
         recipe=recipe,
         device=accelerator.device,
         rank=accelerator.process_index,
         world=accelerator.num_processes,
         with_geometry=method.wants_geometry,
         weights=None if weights is None else torch.as_tensor(weights, dtype=torch.float32),
+        views=[create_view(augment, view) for view in method.views()],
     )
     if shard:
         check_sharding(recipe, accelerator, method.unshardable())
@@ -128,8 +149,9 @@ def build_setup(
     else:
         optimizer = create_optimizer(method.parameter_groups(recipe.optim, lr), recipe.optim, lr)
         prepared, optimizer = accelerator.prepare(method, optimizer)
-    if load_init and not recipe.init and hasattr(model, "init_from_images"):
+    if load_init and not init and hasattr(model, "init_from_images"):
         _init_from_images(model, loader, accelerator)
+        method.weights_set()
     average = create_average(model, recipe, shard)
     if shard:
         for value in method.state_dict().values():
@@ -155,8 +177,8 @@ def build_setup(
 
 
 def create_average(model: nn.Module, recipe: Recipe, shard: bool) -> ModelEmaV3 | None:
-    """The averaged weights, where the recipe wants some."""
-    if not recipe.ema_decay:
+    """The averaged weights, where the recipe wants some; those of `soup_epochs` begin when its epochs come."""
+    if not (recipe.ema_decay or recipe.soup_epochs):
         return None
     # One call for all tensors at once does not take shards beside whole ones.
     return ModelEmaV3(model, decay=recipe.ema_decay, use_warmup=recipe.ema_warmup, foreach=not shard)
@@ -180,17 +202,17 @@ def create_accelerator(settings: Settings, run_dir: str | Path) -> Accelerator:
     )
 
 
-def create_model(recipe: Recipe, data: TrainingData, with_init: bool = True) -> tuple[nn.Module, str]:
+def create_model(recipe: Recipe, data: TrainingData, init: str) -> tuple[nn.Module, str]:
     """The recipe's model for these images, and a line about the weights it starts from where `init` names some."""
     model = build_model(
         recipe.model,
-        num_classes=len(data.class_names),
+        num_classes=model_classes(recipe, data),
         in_chans=data.preprocessing.channels,
         img_size=data.preprocessing.size,
         **recipe.model_args,
     )
-    model.pretrained_cfg = {**model.pretrained_cfg, **saved_config(data)}
-    what_was_loaded = load_init(model, recipe.init) if recipe.init and with_init else ""
+    model.pretrained_cfg = {**model.pretrained_cfg, **saved_config(data, model_classes(recipe, data))}
+    what_was_loaded = load_init(model, init) if init else ""
     freeze(model, recipe.freeze)
     check_patterns(model, recipe.optim.lr_factors, "optim.lr_factors")
     return model, what_was_loaded
@@ -204,17 +226,22 @@ def _init_from_images(model: nn.Module, loader: TrainLoader, accelerator: Accele
         broadcast(value)
 
 
-def create_augment(recipe: Recipe, data: TrainingData) -> Augment:
-    seen = data.preprocessing
-    spec = {name: value for name, value in to_dict(recipe)["augment"].items() if name != "repeats"}
-    if recipe.augment.crop_at == "img_size":
-        spec["crop_padding"] = round(spec["crop_padding"] * min(seen.size))
-    spec["randaugment"] = spec["randaugment"] or None
-    stretched = seen.fit == "resize" and recipe.train_size is None
-    return Augment(seen.size, mean=seen.mean, std=seen.std, stretched=stretched, **spec)
+def model_classes(recipe: Recipe, data: TrainingData) -> int:
+    """The outputs of the model's classifier; 0 where it learns without labels and has none."""
+    return 0 if find_method(recipe.method).unlabelled else len(data.class_names)
 
 
-def saved_config(data: TrainingData) -> dict:
+def create_view(augment: Augment, view: View) -> Augment:
+    """The augmentation of a further view."""
+    changes: dict[str, Any] = {}
+    if view.size is not None:
+        changes |= {"size": view.size, "crop": "resized"}
+    if view.crop_scale is not None:
+        changes["crop_scale"] = view.crop_scale
+    return replace(augment, **changes)
+
+
+def saved_config(data: TrainingData, classes: int) -> dict:
     """What timm's config of the saved model says about its input, in place of the published weights' values."""
     seen = data.preprocessing
     return {
@@ -224,7 +251,7 @@ def saved_config(data: TrainingData) -> dict:
         "crop_pct": seen.test_crop or 1.0,
         "interpolation": seen.interpolation,
         "crop_mode": {"resize": "squash", "pad": "border", "crop": "center"}[seen.fit],
-        "num_classes": len(data.class_names),
+        "num_classes": classes,
     }
 
 

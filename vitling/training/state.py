@@ -24,8 +24,8 @@ class CourseRecord(TypedDict):
     turns: list[tuple[Amount, Annotated[float, Range(0, 1e15)], Amount]]
 
 
-class Checkpoint(TypedDict):
-    """What a checkpoint holds."""
+class CheckpointBefore(TypedDict):
+    """What a checkpoint has held since 0.2."""
 
     recipe: str
     data: str
@@ -49,6 +49,12 @@ class Checkpoint(TypedDict):
     log_digests: dict[str, str]
     contents: dict[str, str]
     sharded: bool
+
+
+class Checkpoint(CheckpointBefore, total=False):
+    """What a checkpoint holds."""
+
+    souped: Amount
 
 
 def check_checkpoint(checkpoint: dict, run: Run) -> None:
@@ -86,6 +92,7 @@ class State:
     seconds_before: float = 0.0  # of earlier processes that trained this run
     compiled: bool | None = None  # None: not decided yet
     ema: ModelEmaV3 | None = None
+    souped: int = 0  # epochs in the mean of the last ones
 
     @classmethod
     def begin(cls, setup: Setup) -> "State":
@@ -95,11 +102,25 @@ class State:
     def begin_part(self, part: int) -> None:
         """The run was finished and is trained further."""
         self.part, self.part_began = part, self.seconds_before
-        self.sums, self.summed_steps = {}, 0
+        self.sums, self.summed_steps, self.souped = {}, 0, 0
 
     def validated_model(self, setup: Setup) -> nn.Module:
         """What is validated and saved: the averaged weights where there are some."""
-        return self.ema.module if self.ema else setup.model
+        averaged = self.ema and (setup.recipe.ema_decay or self.souped)
+        return self.ema.module if self.ema and averaged else setup.model
+
+    def average_step(self, setup: Setup) -> None:
+        """Bring the weights of a step into the running mean."""
+        if self.ema and setup.recipe.ema_decay:
+            self.ema.update(setup.model, self.step)
+
+    def average_epoch(self, setup: Setup) -> None:
+        """Bring the weights of an epoch into the soup where it is one of the last; each counts alike, batch norms' statistics too."""
+        left = (self.course.end - self.step) / setup.steps_per_epoch
+        if self.ema and left < setup.recipe.soup_epochs:
+            with torch.no_grad():
+                self.ema.apply_update_(setup.model, self.souped / (self.souped + 1))
+            self.souped += 1
 
     def accept(self, top1: float, loss: float, epoch: int, *, images: float, keep: str) -> bool:
         """Whether the weights of this validation, on so many images, are the run's from now on.
@@ -111,7 +132,7 @@ class State:
         if keep == "last_good":
             accepted = top1 >= self.highest - math.sqrt(self.highest * (1 - self.highest) / images)
         else:
-            accepted = self.best is None or score > self.best
+            accepted = keep == "last" or self.best is None or score > self.best
         if accepted:
             self.best, self.best_epoch = score, epoch
         return accepted
@@ -142,6 +163,7 @@ class State:
             "highest": self.highest,
             "sums": self.sums,
             "summed_steps": self.summed_steps,
+            "souped": self.souped,
             "seconds": seconds,
             "compiled": self.compiled,
             "threads": torch.get_num_threads(),
@@ -169,6 +191,7 @@ class State:
         self.step, self.best_epoch, self.sums = checkpoint["step"], checkpoint["best_epoch"], checkpoint["sums"]
         self.best = tuple(checkpoint["best"]) if checkpoint["best"] else None
         self.highest = checkpoint["highest"]
+        self.souped = checkpoint.get("souped", 0)  # 0.2 knew no soup
         self.part, self.part_began, self.summed_steps = (
             checkpoint["part"],
             checkpoint["part_began"],

@@ -15,6 +15,7 @@ from vitling.cli.options import (
     DataRoot,
     MemoryGb,
     NoCache,
+    PlannedPrecision,
     Quiet,
     Threads,
     absolute,
@@ -42,6 +43,7 @@ def plan(
         bool, typer.Option("--why", help="Give the reason for every choice, and the row that it rests on.")
     ] = False,
     save: Annotated[Path | None, typer.Option(help="Write the recipe into this new YAML file.")] = None,
+    precision: PlannedPrecision = "",
     threads: Threads = None,
     data_root: DataRoot = None,
     no_cache: NoCache = False,
@@ -63,6 +65,7 @@ def plan(
             budget_seconds=budget_seconds,
             device=device,
             threads=threads,
+            precision=precision,
             reading=reading_options(data_root, memory_gb, None, no_cache),
             callback=callback,
         )
@@ -71,6 +74,12 @@ def plan(
     if as_json:
         print(planned.to_json())
         return
-    given = {"--recipe": recipe, "--budget": budget, "--threads": threads, "--data-root": data_root}
-    flags = [word for flag, value in given.items() if value is not None for word in (flag, str(value))]
+    given = {
+        "--recipe": recipe,
+        "--budget": budget,
+        "--precision": precision,
+        "--threads": threads,
+        "--data-root": data_root,
+    }
+    flags = [word for flag, value in given.items() if value for word in (flag, str(value))]
     terminal.show_plan(planned, [data, *(settings or []), *flags], save, why)

@@ -8,7 +8,18 @@ import typer
 
 import vitling
 from vitling.cli import completion, terminal
-from vitling.cli.options import AsCsv, AsJson, DataRoot, NoCache, Quiet, SkipBadImages, Top, Weights, reading_options
+from vitling.cli.options import (
+    AllViews,
+    AsCsv,
+    AsJson,
+    DataRoot,
+    NoCache,
+    Quiet,
+    SkipBadImages,
+    Top,
+    Weights,
+    reading_options,
+)
 from vitling.errors import UserError
 
 
@@ -27,6 +38,7 @@ def predict(
     ],
     top: Top = 3,
     weights: Weights = "best",
+    tta: AllViews = False,
     raw_probabilities: Annotated[
         bool, typer.Option("--raw-probabilities", help="As the model gives them, not calibrated on validation images.")
     ] = False,
@@ -53,7 +65,9 @@ def predict(
         path for given in images for path in (read_paths(sys.stdin.buffer, null=null) if given == "-" else [given])
     ]
     with terminal.show_progress(quiet or as_json or as_csv) as callback:
-        options: dict[str, Any] = dict(top=top, which=weights, calibrated=not raw_probabilities, attention=attention)
+        options: dict[str, Any] = dict(
+            top=top, which=weights, tta=tta, calibrated=not raw_probabilities, attention=attention
+        )
         # Of an exported file nothing else is read, and then nothing loads torch.
         reading = reading_options(data_root, None, None, no_cache) if data_root or no_cache else None
         common: dict[str, Any] = dict(reading=reading, callback=callback)

@@ -4,7 +4,7 @@ import os
 import re
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -30,6 +30,7 @@ from vitling.errors import UserError
 if TYPE_CHECKING:
     from vitling.callbacks import Callback
     from vitling.data.sources.dataset import Dataset
+    from vitling.planning.plan import Plan
     from vitling.recipes import Recipe
     from vitling.runs.run import Run
     from vitling.training.settings import Settings
@@ -49,10 +50,29 @@ def train(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The run directory. The same one again resumes the run.")] = None,
     budget: Budget = None,
+    unlabelled: Annotated[
+        str | None,
+        typer.Option(
+            metavar="IMAGES",
+            help="Learn from these first, without labels, in half of the time: a folder of images, or any DATA.",
+            autocompletion=completion.data,
+        ),
+    ] = None,
     more: Annotated[
         str | None,
         typer.Option(help="Train the finished run in --out further, for so much longer: 30m. DATA is the run's own."),
     ] = None,
+    folds: Annotated[
+        int | None,
+        typer.Option(
+            min=2,
+            max=100,
+            help="Train so many networks, each with another part of the images held out, and join them: one number from all the images.",
+        ),
+    ] = None,
+    distill: Annotated[
+        bool, typer.Option("--distill", help="With --folds: then train one network that learns from all of them.")
+    ] = False,
     precision: PlannedPrecision = "",
     shard: Annotated[
         bool,
@@ -74,10 +94,20 @@ def train(
     """Train a model from scratch; the same command again resumes it."""
     if any(setting.startswith("data=") for setting in settings or []):
         raise UserError("the data is the first argument; leave data= out.")
+    if unlabelled is not None:
+        if any(setting.partition("=")[0].strip() == "unlabelled" for setting in settings or []):
+            raise UserError("--unlabelled and unlabelled= are the same setting; give one of them.")
+        settings = [*(settings or []), f"unlabelled={absolute(unlabelled)}"]
     chosen = vitling.override(vitling.load_recipe(recipe), settings or []) if recipe else None
     budget_seconds, more_seconds = terminal.parse_budget(budget), terminal.parse_budget(more, "--more")
     if more_seconds and (settings or recipe or budget):
         raise UserError("--more trains a finished run further as it is; leave recipe, settings and --budget out.")
+    if more_seconds and folds:
+        raise UserError("--more trains one network further; leave --folds out.")
+    if folds and any(setting.startswith(("folds=", "fold=")) for setting in settings or []):
+        raise UserError("folds= and fold= train one fold, --folds trains all of them; leave one of the two out.")
+    if distill and not folds:
+        raise UserError("--distill is for --folds: one network learns from those of all folds.")
     if more_seconds and out is None:
         raise UserError("--more trains a finished run further: say which, with --out.")
 
@@ -103,6 +133,8 @@ def train(
         if more_seconds and out:
             check_data_of_run(out, absolute(data))
             run = vitling.train_more(out, more_seconds, settings=where, callback=callback)
+        elif folds:
+            run = train_all_folds(data, settings or [], recipe, chosen, out, folds, distill, where, callback)
         elif chosen and recipe and not settings:  # a recipe as it stands needs no look at the data
             run = train_recipe(chosen, data, out, recipe, where, None, callback)
         elif chosen and recipe:
@@ -130,7 +162,7 @@ def train_recipe(
     from vitling.runs.run import asked_for, free_directory
 
     init = absolute(chosen.init) if chosen.init else ""
-    chosen = vitling.override(chosen, {"data": absolute(data), "init": init})
+    chosen = vitling.override(chosen, {"data": absolute(data), "init": init, "unlabelled": whole(chosen.unlabelled)})
     out = out or free_directory(folder_for(data, Path(name).stem), asked_for(chosen, where.budget_seconds))
     return vitling.train(chosen, out, settings=where, dataset=dataset, callback=callback)
 
@@ -144,6 +176,24 @@ def train_planned(data: str, settings: list[str], out: Path | None, where: "Sett
     run.fetch()
     if run.asked == asked and (begun := run.begun_recipe()):
         return vitling.train(begun, run.place, settings=where, asked=asked, callback=callback)
+    planned = plan_training(data, settings, where, callback)
+    init = absolute(planned.recipe.init) if planned.recipe.init else ""
+    return vitling.train(
+        vitling.override(
+            planned.recipe,
+            {"data": absolute(data), "init": init, "unlabelled": whole(planned.recipe.unlabelled)},
+        ),
+        run.place,
+        settings=where,
+        dataset=planned.dataset,
+        asked=asked,
+        planned=planned.record(),
+        callback=callback,
+    )
+
+
+def plan_training(data: str, settings: list[str], where: "Settings", callback: "Callback") -> "Plan":
+    """What to train, said in a few lines."""
     planned = vitling.plan(
         data,
         settings,
@@ -156,16 +206,44 @@ def train_planned(data: str, settings: list[str], out: Path | None, where: "Sett
     )
     for line in terminal.plan_lines(planned, data):
         callback.log(line)
-    init = absolute(planned.recipe.init) if planned.recipe.init else ""
-    return vitling.train(
-        vitling.override(planned.recipe, {"data": absolute(data), "init": init}),
-        run.place,
-        settings=where,
-        dataset=planned.dataset,
-        asked=asked,
-        planned=planned.record(),
-        callback=callback,
-    )
+    return planned
+
+
+def train_all_folds(
+    data: str,
+    settings: list[str],
+    name: str | None,
+    chosen: "Recipe | None",
+    out: Path | None,
+    folds: int,
+    distill: bool,
+    where: "Settings",
+    callback: "Callback",
+) -> "Run":
+    """Train every fold of the recipe that was given, or of what is planned for a fold's part of the time."""
+    from vitling.ensembles.folds import begun_members, share
+    from vitling.runs.run import Run, asked_ensemble, asked_for, asked_plan, free_directory
+
+    ways: dict[str, Any] = dict(distill=distill, settings=where, callback=callback)
+    if chosen and name:
+        init = absolute(chosen.init) if chosen.init else ""
+        chosen = vitling.override(chosen, {"data": absolute(data), "init": init})
+        asked = asked_ensemble(asked_for(chosen, where.budget_seconds), folds, distill)
+        place = out or free_directory(folder_for(data, Path(name).stem, f"{folds}-folds"), asked)
+        return vitling.train_folds(chosen, place, folds, **ways)
+    asked = asked_ensemble(asked_plan(absolute(data), settings, where.budget_seconds), folds, distill)
+    run = Run(out or free_directory(folder_for(data, f"{folds}-folds"), asked))
+    if begun := begun_members(run, asked):
+        return vitling.train_folds(begun, run.place, folds, asked=asked, **ways)
+    planned = plan_training(data, [*settings, f"folds={folds}"], share(where, folds + distill, first=True), callback)
+    recipe = vitling.override(planned.recipe, {"data": absolute(data), "folds": 0})
+    ways |= dict(dataset=planned.dataset, asked=asked, planned=planned.record())
+    return vitling.train_folds(recipe, run.place, folds, **ways)
+
+
+def whole(images: str) -> str:
+    """The path of unlabelled images, where there are some."""
+    return absolute(images) if images else ""
 
 
 def folder_for(data: str, *what: str) -> Path:

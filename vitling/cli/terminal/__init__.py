@@ -6,7 +6,7 @@ from vitling.cli.terminal.demo import show_demo_plan, show_story
 from vitling.cli.terminal.improvement import show_improvement, show_improvement_result
 from vitling.cli.terminal.names import show_names
 from vitling.cli.terminal.notebook import NotebookProgress, in_notebook
-from vitling.cli.terminal.plan import plan_lines, show_plan
+from vitling.cli.terminal.plan import plan_lines, pretraining_lines, show_plan
 from vitling.cli.terminal.results import (
     show_address,
     show_evaluation,
@@ -39,6 +39,7 @@ __all__ = [
     "parse_seeds",
     "parse_size",
     "plan_lines",
+    "pretraining_lines",
     "reproduce_command",
     "resumable",
     "show_address",

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from vitling.callbacks import Callback, StudyCallback
-from vitling.cli.terminal.words import percent
+from vitling.cli.terminal.words import count_classes, percent, unlabelled_result
 from vitling.errors import UserError
 
 SECONDS = 0.5  # between two changes of the display: each is a message that the notebook keeps
@@ -42,7 +42,7 @@ class NotebookProgress(StudyCallback):
     def on_start(self, facts: dict) -> None:
         self.epochs, self.result = facts["epochs"], ""
         self.log(
-            f"{facts['model']} on {facts['data']}: {facts['train_images']:,} training images, {facts['classes']} classes"
+            f"{facts['model']} on {facts['data']}: {facts['train_images']:,} training images, {count_classes(facts)}"
         )
 
     def on_length(self, epochs: float) -> None:
@@ -53,6 +53,10 @@ class NotebookProgress(StudyCallback):
         self._move(text, epoch * steps + step, self.epochs * steps)
 
     def on_validation(self, record: dict, timing: dict) -> None:
+        if "val_top1" not in record:
+            self.result = f"{self.prefix}{unlabelled_result(record)} after epoch {record['epoch']}"
+            self._show(now=record["epoch"] >= self.epochs)
+            return
         accuracy, best = percent(record["val_top1"]), percent(record["best_top1"])
         self.result = (
             f"{self.prefix}validation accuracy {accuracy} after epoch {record['epoch']}, the best so far {best}"

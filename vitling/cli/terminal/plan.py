@@ -26,6 +26,12 @@ def plan_lines(plan: "Plan", data: str) -> list[str]:
     return why + [f"warning: {line}" for line in plan.warnings]
 
 
+def pretraining_lines(plan: "Plan") -> list[str]:
+    """The same of `pretrain`."""
+    chosen = ", ".join(f"{choice.what} {choice.value}" for choice in plan.choices)
+    return [f"planned: {chosen}", *(f"warning: {line}" for line in plan.warnings)]
+
+
 def show_plan(plan: "Plan", words: list[str], saved: Path | None, why: bool) -> None:
     """What is in the data, what would be trained, time and accuracy, what is wrong, and what to do next; with `why`, the reasons.
 
@@ -53,7 +59,9 @@ def show_plan(plan: "Plan", words: list[str], saved: Path | None, why: bool) -> 
     if plan.hint:
         print_line(f"note: {plan.hint if why else PUBLISHED}")
     command = shlex.join(words)
-    print_line(f"next: vitling train {shlex.join([words[0], '--recipe', str(saved)]) if saved else command}")
+    # A recipe says nothing of the precision, and the time above is for this one.
+    half = ["--precision", plan.precision] if plan.precision != "no" else []
+    print_line(f"next: vitling train {shlex.join([words[0], '--recipe', str(saved), *half]) if saved else command}")
     if not why:
         print_line(f"why:  vitling plan {command} --why")
     elif not saved:

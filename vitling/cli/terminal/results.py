@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 
 def show_evaluation(result: "Evaluation", run: Path) -> None:
+    from vitling.evaluation.metrics import describe_point  # which imports torch
+
     low, high = result.top1_interval
     summary = Table(
         title=f"{escape(result.data)}, {result.split} split, {result.images:,} images",
@@ -34,6 +36,10 @@ def show_evaluation(result: "Evaluation", run: Path) -> None:
     if result.top5 is not None:
         summary.add_row("top-5", percent(result.top5))
     summary.add_row("macro-F1", f"{result.macro_f1:.4f}")
+    if result.balanced_accuracy is not None:
+        agreement = [percent(result.balanced_accuracy)]
+        agreement += ["-" if value is None else f"{value:.4f}" for value in (result.kappa, result.auroc)]
+        summary.add_row("balanced, kappa, AUROC", "   ".join(agreement))
     summary.add_row("cross-entropy", f"{result.loss:.4f}")
     summary.add_row("calibration error (ECE)", f"{result.ece:.4f}")
     console.print(summary)
@@ -44,6 +50,8 @@ def show_evaluation(result: "Evaluation", run: Path) -> None:
         "images",
         "accuracy",
         "95 % interval",
+        "specificity",
+        "AUROC",
         title="worst 20 classes" if len(rows) > 20 else "per class, worst first",
         title_justify="left",
     )
@@ -53,6 +61,10 @@ def show_evaluation(result: "Evaluation", run: Path) -> None:
             f"{row['images']:,}",
             percent(row["accuracy"]),
             "{:.1f} to {:.1f}".format(*(100 * x for x in row["interval"])),
+            *(
+                "" if row.get(what) is None else form(row[what])
+                for what, form in (("specificity", percent), ("auroc", "{:.3f}".format))
+            ),
         )
     console.print(table)
     if len(result.class_names) <= 12:
@@ -60,6 +72,12 @@ def show_evaluation(result: "Evaluation", run: Path) -> None:
         for name, counts in zip(result.class_names, result.confusion, strict=True):
             confusion.add_row(escape(name), *(str(n) if n else "." for n in counts))
         console.print(confusion)
+    if result.operating_point:
+        where, found = describe_point(result.operating_point)
+        print_line(f"{result.operating_point['positive']} or not, {where}:")
+        print_line(f"  {found}")
+    if result.groups:
+        print_line(f"intervals are over {result.groups:,} groups: images of one are no independent witnesses")
     for note in result.notes:
         print_line(f"note: {note}")
     if result.kept:

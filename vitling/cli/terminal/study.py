@@ -129,7 +129,7 @@ class LiveStudyRun(PlainStudyRun):
         self.study.bars.move(self.label, epoch * steps + step, round(self.epochs * steps), text)
 
     def on_validation(self, record: dict, timing: dict) -> None:
-        self.last = f"val {percent(record['val_top1'])}"
+        self.last = f"val {percent(record['val_top1'])}" if "val_top1" in record else ""
 
 
 @contextmanager

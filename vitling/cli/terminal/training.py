@@ -15,7 +15,7 @@ from vitling.callbacks import Callback
 from vitling.cli.terminal.console import console, fold, note, print_line
 from vitling.cli.terminal.notebook import NotebookProgress, in_notebook
 from vitling.cli.terminal.watching import BARS, Watch
-from vitling.cli.terminal.words import duration, percent
+from vitling.cli.terminal.words import count_classes, duration, percent, unlabelled_result
 from vitling.evaluation.intervals import wilson_interval
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Plain(Callback):
         self.log(
             f"{facts['model']} ({facts['parameters'] / 1e6:.2f} M parameters, {facts['method']}) on {facts['data']}: "
             f"{facts['train_images']:,} training and {facts['val_images']:,} validation images of {channels} x {height} x {width}, "
-            f"{facts['classes']} classes"
+            f"{count_classes(facts)}"
         )
         self.log(
             f"{facts['epochs']:.4g} epochs of {facts['steps_per_epoch']} steps, learning rate {facts['lr']:g}, on {facts['device']}"
@@ -65,15 +65,20 @@ class Plain(Callback):
     def line(self, record: dict, *, with_curve: bool = False) -> str:
         """A validation in a line; with the curve of those before it, as far as there is room."""
         epochs = str(math.ceil(self.epochs))
+        if "val_top1" not in record:
+            begin = f"epoch {record['epoch']:>{len(epochs)}}/{epochs}  loss {record['train_loss']:.3f}  "
+            return f"{begin}{unlabelled_result(record)}  {duration(self.left(record['epoch']))} left"
         begin = f"epoch {record['epoch']:>{len(epochs)}}/{epochs}  loss {record['train_loss']:.3f}  val {100 * record['val_top1']:.1f} %  "
         end = f"best {100 * record['best_top1']:.1f} % in {record['best_epoch']}  {duration(self.left(record['epoch']))} left"
         curve = self.watch.curve(min(CURVE, LINE - len(begin) - len(end) - 2)) if with_curve else ""
         return f"{begin}{curve}  {end}" if curve else begin + end
 
     def on_validation(self, record: dict, timing: dict) -> None:
-        self.watch.add(record)
+        watched = "val_top1" in record
+        if watched:
+            self.watch.add(record)
         self.pending = self.line(record)
-        warning = self.watch.warning(record, self.epochs)
+        warning = self.watch.warning(record, self.epochs) if watched else None
         if warning or time.monotonic() - self.shown_at >= 2 or record["epoch"] >= self.epochs:
             self.flush()
         if warning:
@@ -90,25 +95,63 @@ class Plain(Callback):
         if "best" not in info:
             return
         best = info["best"]
+        if members := run.members:
+            self._end_of_folds(run, len(members))
+            return
+        if run.unlabelled:
+            self.end_unlabelled(run)
+            return
         self.log(
             f"stopped: {info['stopped']}, after {duration(info['wall_seconds'])}. "
             f"Best validation accuracy {percent(best['val_top1'])} in epoch {best['epoch']}."
         )
         has_test = "test" in info["data"].get("splits", ["test"])
         if images := info["data"].get("val_images"):
-            self.log(_meaning(best["val_top1"], images, has_test))
+            self.log(_meaning(best["val_top1"], images, info["data"].get("val_groups"), has_test))
         self.log(f"run directory: {run.path}")
         if has_test:
             self.log(f"next: vitling evaluate {run.path}    (the test set: look once)")
         else:
             self.log(f"next: vitling evaluate {run.path} --split val    (every number; the data has no test set)")
 
+    def _end_of_folds(self, run: "Run", members: int) -> None:
+        info = run.info
+        images, accuracy = info["data"]["val_images"], info["best"]["val_top1"]
+        low, high = wilson_interval(round(accuracy * images), images)
+        self.log(
+            f"{members} networks in {duration(info['wall_seconds'])}. Out-of-fold accuracy {percent(accuracy)}: all {images:,} images, each "
+            f"by the one network that did not learn from it (95 % interval {100 * low:.1f} to {100 * high:.1f} %). Together they are usually a little better."
+        )
+        self.log(f"run directory: {run.path}")
+        if (run.path / "distilled").exists():
+            self.log(f"the single network that learnt from them: {run.path / 'distilled'}")
+        if "test" in info["data"].get("splits", ["test"]):
+            self.log(f"next: vitling evaluate {run.path}    (the test set: look once)")
+        else:
+            self.log(f"next: vitling predict {run.path} IMAGE ...    (the ensemble answers like any run)")
 
-def _meaning(accuracy: float, images: int, has_test: bool) -> str:
+    def end_unlabelled(self, run: "Run") -> None:
+        info, records = run.info, run.metrics()
+        self.log(
+            f"stopped: {info['stopped']}, after {duration(info['wall_seconds'])}. {unlabelled_result(records[-1]).capitalize()}."
+        )
+        if any("val_neighbours_top1" in record for record in records):
+            self.log(
+                "neighbours: how often the nearest training images are of a held-out image's class. No label was learnt from."
+            )
+        if run.uses_test_images:
+            self.log("the test split was among the images: a test number afterwards is of images that it has seen.")
+        self.log(f"run directory: {run.path}    (its weights are those of the last epoch)")
+        self.log(f"next: vitling train DATA init={run.path}")
+
+
+def _meaning(accuracy: float, images: int, groups: int | None, has_test: bool) -> str:
     correct = round(accuracy * images)
     low, high = wilson_interval(correct, images)
+    # With groups the images are not independent: the interval over those stands on the page, and `evaluate` gives it.
+    known = f"of {groups:,} groups" if groups else f"95 % interval {100 * low:.0f} to {100 * high:.0f} %"
     return (
-        f"That is {correct:,} of {images:,} images that it did not learn from (95 % interval {100 * low:.0f} to {100 * high:.0f} %). The epoch was chosen by "
+        f"That is {correct:,} of {images:,} images that it did not learn from ({known}). The epoch was chosen by "
         + ("them: the test set decides." if has_test else "them: expect a little less on new images.")
     )
 
@@ -161,7 +204,7 @@ class Live(Plain):
         self.bars.move("training", epoch * steps + step, round(self.epochs * steps), text)
 
     def on_validation(self, record: dict, timing: dict) -> None:
-        self.last = f"val {percent(record['val_top1'])}"
+        self.last = f"val {percent(record['val_top1'])}" if "val_top1" in record else ""
         super().on_validation(record, timing)
 
     def line(self, record: dict, *, with_curve: bool = True) -> str:

@@ -58,3 +58,16 @@ def duration(seconds: float) -> str:
 
 def percent(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.2f} %"
+
+
+def count_classes(facts: dict) -> str:
+    """The classes of a training, where it learns from labels."""
+    return f"{facts['classes']} classes" if facts["classes"] else "without labels"
+
+
+def unlabelled_result(record: dict) -> str:
+    """A validation without labels: the loss on held-out images, and what their neighbours say where that was measured."""
+    neighbours = record.get("val_neighbours_top1")
+    return f"held-out loss {record['val_loss']:.3f}" + (
+        "" if neighbours is None else f", neighbours {percent(neighbours)}"
+    )

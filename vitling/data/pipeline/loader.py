@@ -7,7 +7,7 @@ resumed run sees the same images, and each of several processes takes its rows o
 import hashlib
 import os
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -254,8 +254,13 @@ class TrainLoader:
         world: int = 1,
         with_geometry: bool = False,
         weights: Tensor | None = None,
+        views: Sequence[Augment] = (),
     ):
-        """`weights`, one per image of the source, go along with its label as batch["weight"]."""
+        """`weights`, one per image of the source, go along with its label as batch["weight"].
+
+        Each of `views` augments the same images once more, as batch["view_1"] and so on.
+        """
+        self.views = tuple(views)
         self.source, self.augment, self.recipe, self.device = source, augment, recipe, device
         self.rank, self.world = rank, world
         self.with_geometry, self.weights = with_geometry, weights
@@ -277,13 +282,26 @@ class TrainLoader:
         plan = self._plan(epoch, start)[: None if stop is None else stop - start]
         for offset, batch in enumerate(self.source.batches(plan)):
             step = epoch * self.steps_per_epoch + start + offset
-            draws = self.augment.draw(recipe.batch_size, generator_for(recipe.seed, "augment", step))
-            mine = {name: value[self.rank :: self.world] for name, value in draws.items()}
+            draws = self._draw(recipe.batch_size, "augment", step)
+            mine = [{name: value[self.rank :: self.world] for name, value in drawn.items()} for drawn in draws]
             if self.weights is not None:
                 batch["weight"] = self.weights[batch["index"]]
-            yield list(self._augmented(batch, mine))
+            yield list(self._augmented(batch, mine, recipe.accumulate))
         if stop is None:
             self.source.read_ahead(self._plan(epoch + 1))
+
+    def held_out(self, source: Fitted) -> Iterator[dict[str, Tensor]]:
+        """Every image of another split once, in order and augmented as in training, but the same way every time."""
+        plan = list(enumerate(torch.arange(len(source)).split(self.recipe.batch_size)))[self.rank :: self.world]
+        for (number, index), batch in zip(plan, source.batches([index for _, index in plan]), strict=True):
+            yield next(self._augmented(batch, self._draw(len(index), "held out", number), 1))
+
+    def _draw(self, images: int, *where: object) -> list[dict[str, Tensor]]:
+        """The draws of every view; those of the first do not depend on whether there are others."""
+        return [
+            augment.draw(images, generator_for(self.recipe.seed, *where, *([f"view {view}"] if view else [])))
+            for view, augment in enumerate((self.augment, *self.views))
+        ]
 
     def _plan(self, epoch: int, start: int = 0) -> list[Tensor]:
         """The images of each step."""
@@ -299,15 +317,17 @@ class TrainLoader:
         size = recipe.batch_size
         return [order[i * size : (i + 1) * size][self.rank :: self.world] for i in range(start, self.steps_per_epoch)]
 
-    def _augmented(self, batch: Batch, draws: dict[str, Tensor]) -> Iterator[dict[str, Tensor]]:
-        parts = self.recipe.accumulate
+    def _augmented(self, batch: Batch, draws: list[dict[str, Tensor]], parts: int) -> Iterator[dict[str, Tensor]]:
         for part in range(parts):
             micro = {name: value.tensor_split(parts)[part].to(self.device) for name, value in batch.items()}
-            own = {name: value.tensor_split(parts)[part] for name, value in draws.items()}
+            own, *others = ({name: value.tensor_split(parts)[part] for name, value in drawn.items()} for drawn in draws)
+            pixels = micro["image"]
             if self.with_geometry:
                 micro["image"], micro["geometry"] = self.augment.apply(micro["image"], own, return_geometry=True)
             else:
                 micro["image"] = self.augment.apply(micro["image"], own)
+            for number, (augment, drawn) in enumerate(zip(self.views, others, strict=True), start=1):
+                micro[f"view_{number}"] = augment.apply(pixels, drawn)
             yield micro
 
 

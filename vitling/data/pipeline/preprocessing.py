@@ -1,7 +1,7 @@
 """How an image becomes what the model sees. Free of torch: an exported file is fed without it."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 import numpy as np
@@ -14,6 +14,7 @@ from vitling.validation.values import Channels, PartOf, Range, Side, check
 if TYPE_CHECKING:
     from torch import Tensor
 
+CORNER = 0.8  # of a side: about as large as objects are in the crops that are learnt from
 SMALL_SIDE = 96  # images of one size and no longer than this keep their size; others are photographs
 
 
@@ -32,6 +33,7 @@ class PreprocessingRecord(_PreprocessingRecord, total=False):
     test_crop: PartOf | None
     interpolation: Literal["bilinear", "bicubic"]
     test_mirror: bool
+    test_crops: bool
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,7 @@ class Preprocessing:
     test_crop: float | None = None  # the share that is cut out of the centre; None: all that `fit` shows
     interpolation: str = "bicubic"
     test_mirror: bool = False  # whether the mirror image is asked too
+    test_crops: bool = False  # whether its four corners, enlarged, are asked too
 
     white = renamed_attribute("white", "max_value")
 
@@ -72,9 +75,16 @@ class Preprocessing:
         return (images.float() - mean) / std
 
     def score(self, network: "Callable[[Tensor], Tensor]", images: "Tensor") -> "Tensor":
-        """Logits of normalised images (B, C, H, W); with `test_mirror`, the mean of an image's and its mirror image's."""
+        """Logits of normalised images (B, C, H, W): the mean over an image's views, where it has others than itself."""
+        others = list(_corners(images)) if self.test_crops else []
+        if self.test_mirror:
+            others += [view.flip(-1) for view in (images, *others)]
         logits = network(images)
-        return (logits + network(images.flip(-1))) / 2 if self.test_mirror else logits
+        return sum((network(view) for view in others), logits) / (1 + len(others)) if others else logits
+
+    def with_all_views(self) -> "Preprocessing":
+        """The same with corners and mirror images asked about: test-time augmentation."""
+        return replace(self, test_mirror=True, test_crops=True)
 
     def normalize_array(self, images: np.ndarray) -> np.ndarray:
         """The same of an array, equal to the last bit: float32 in the same order."""
@@ -87,6 +97,18 @@ class Preprocessing:
         """The arguments of `decode`, `load_image` and `load_split`."""
         names = ("size", "fit", "channels", "max_value", "test_crop", "interpolation")
         return {name: getattr(self, name) for name in names}
+
+
+def _corners(images: "Tensor") -> "Iterator[Tensor]":
+    """Each corner with most of the image, as large as the whole."""
+    from torch.nn.functional import interpolate  # an exported file is fed without it
+
+    height, width = images.shape[-2:]
+    rows, columns = (max(1, round(CORNER * side)) for side in (height, width))
+    for top in (0, height - rows):
+        for left in (0, width - columns):
+            corner = images[..., top : top + rows, left : left + columns]
+            yield interpolate(corner, (height, width), mode="bilinear", align_corners=False)
 
 
 def natural_size(images: Images) -> tuple[int, int] | None:

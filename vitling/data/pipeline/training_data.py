@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from vitling.callbacks import Callback
+from vitling.data.augment.augment import Augment
 from vitling.data.augment.ragged import Ragged
 from vitling.data.pipeline.contents import hash_contents
 from vitling.data.pipeline.decoding import SAMPLE, channel_statistics, decode
@@ -19,7 +20,7 @@ from vitling.data.sources.dataset import Dataset, open_dataset
 from vitling.data.sources.images import Images
 from vitling.data.splits import carve_validation, k_folds, take_fraction
 from vitling.errors import UserError
-from vitling.recipes import Recipe
+from vitling.recipes import Recipe, to_dict
 
 
 @dataclass
@@ -76,10 +77,21 @@ def prepare_training_data(
                 raise UserError(f"{key} has {len(values)} values, but the images have {dataset.channels} channels.")
     else:
         mean, std = map(tuple, channel_statistics(pixels()))
-    shown: dict[str, Any] = dict(test_crop=recipe.test_crop, test_mirror=recipe.test_mirror)
+    shown = {name: getattr(recipe, name) for name in ("test_crop", "test_mirror", "test_crops")}
     preprocessing = Preprocessing(size=size, mean=tuple(mean), std=tuple(std), **shown, **args)
     val_source = load_split(val, "val", **preprocessing.fit_args(), **reader)
     return TrainingData(dataset, train_source, val_source, preprocessing, {"train": train, "val": val})
+
+
+def create_augment(recipe: Recipe, data: TrainingData) -> Augment:
+    """What the recipe does to a training image of this data."""
+    seen = data.preprocessing
+    spec = {name: value for name, value in to_dict(recipe)["augment"].items() if name != "repeats"}
+    if recipe.augment.crop_at == "img_size":
+        spec["crop_padding"] = round(spec["crop_padding"] * min(seen.size))
+    spec["randaugment"] = spec["randaugment"] or None
+    stretched = seen.fit == "resize" and recipe.train_size is None
+    return Augment(seen.size, mean=seen.mean, std=seen.std, stretched=stretched, **spec)
 
 
 def _check_shuffling(recipe: Recipe, train: Images) -> None:
@@ -124,6 +136,7 @@ def open_recipe_data(recipe: Recipe, reading: Reading, *, opened: Dataset | None
         channels=recipe.channels,
         on_bad_image=recipe.on_bad_image,
         test_split=recipe.test_split,
+        group=recipe.group,
         opened=opened,
     )
 
@@ -139,10 +152,14 @@ def split_training(dataset: Dataset, recipe: Recipe) -> tuple[Images, Images]:
             raise UserError(
                 f"folds={recipe.folds} asks for k-fold, but the data brings a validation split; use folds=0."
             )
-        kept, held = k_folds(train.labels, recipe.folds, recipe.seed, class_names=names)[recipe.fold]
+        kept, held = k_folds(train.labels, recipe.folds, recipe.seed, class_names=names, groups=train.groups)[
+            recipe.fold
+        ]
         train, val = train.subset(kept), train.subset(held)
     elif val is None:
-        kept, held = carve_validation(train.labels, fraction=recipe.val_fraction, seed=recipe.seed, class_names=names)
+        kept, held = carve_validation(
+            train.labels, fraction=recipe.val_fraction, seed=recipe.seed, class_names=names, groups=train.groups
+        )
         train, val = train.subset(kept), train.subset(held)
     if recipe.fraction_rule == "vitling":  # last, so that every fraction is validated on the same images
         train = _part(train, recipe, names)
@@ -152,5 +169,7 @@ def split_training(dataset: Dataset, recipe: Recipe) -> tuple[Images, Images]:
 def _part(train: Images, recipe: Recipe, names: list[str]) -> Images:
     if recipe.fraction == 1:
         return train
-    kept = take_fraction(train.labels, recipe.fraction, recipe.seed, recipe.fraction_rule, class_names=names)
+    kept = take_fraction(
+        train.labels, recipe.fraction, recipe.seed, recipe.fraction_rule, class_names=names, groups=train.groups
+    )
     return train.subset(kept)

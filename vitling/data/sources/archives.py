@@ -42,6 +42,8 @@ class Member(NamedTuple):
 class ArchiveImages(EncodedImages):
     """The images among the members of one or several archives."""
 
+    has_file_names = True
+
     def __init__(
         self,
         archives: Sequence[Path],

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from vitling._deprecated import renamed_attribute
+from vitling.data.groups import group_notes, is_pattern, match_names, suspect_groups
 from vitling.data.sources.archives import ArchiveImages, read_zip, refuse_compressed
 from vitling.data.sources.files import read_csv, read_list, read_npz
 from vitling.data.sources.images import (
@@ -35,6 +36,14 @@ from vitling.data.sources.registered import SOURCES, absolute_source, find_sourc
 from vitling.data.sources.shards import absolute_pattern, by_split, expand_braces, files_of_kind, read_shards, read_tar
 from vitling.data.sources.streams import HUB, is_address, read_hub_stream, read_remote
 from vitling.data.sources.tree import DiskTree, Found, read_tree
+from vitling.data.sources.unlabelled import (
+    NO_LABELS,
+    is_unlabelled,
+    read_unlabelled,
+    split_prefix,
+    usable_labels,
+    without_labels,
+)
 from vitling.data.splits import name_some
 from vitling.data.threads import map_threads
 from vitling.errors import UserError, did_you_mean
@@ -49,9 +58,9 @@ HEADS = 2000  # images whose heads are read to learn channels and depth
 LISTS = {".csv": read_csv, ".tsv": read_csv, ".txt": read_list, ".lst": read_list}
 FILES = {
     ".npz": read_npz,
-    ".zip": read_zip,
-    ".tar": read_tar,
-    ".parquet": lambda path: read_parquet(by_split([path])),
+    ".zip": lambda path, group: read_zip(path),
+    ".tar": lambda path, group: read_tar(path),
+    ".parquet": lambda path, group: read_parquet(by_split([path]), group),
 }
 ALLOWED = f"a folder of class folders, of .tar shards or of .parquet tables, and {', '.join((*FILES, *LISTS))} files"
 SAMPLED_FILES = 100_000  # files of a split that a look asks for their size
@@ -68,6 +77,7 @@ class Request(NamedTuple):
     class_names: tuple[str, ...] | None
     test_split: str = "test"
     sampled: bool = False
+    group: str = ""
 
 
 @dataclass
@@ -84,8 +94,16 @@ class Dataset:
     notes: list[str] = field(default_factory=list)
     request: Request | None = None
     found: Found | None = None  # all that the source holds, bad images too
+    image_fingerprint: str = ""  # the fingerprint without the groups, which make no difference to an image
+    labelled: bool = (
+        True  # False: to learn from without labels; with more than one class there are some to measure with
+    )
+    with_test: bool = False  # images of the test split are among those to learn from
 
     white = renamed_attribute("white", "max_value")
+
+    def __post_init__(self) -> None:
+        self.image_fingerprint = self.image_fingerprint or self.fingerprint
 
 
 def open_dataset(
@@ -98,6 +116,7 @@ def open_dataset(
     class_names: Sequence[str] | None = None,
     test_split: str = "test",
     sampled: bool = False,
+    group: str = "",
     opened: Dataset | None = None,
 ) -> Dataset:
     """Find the images and labels that `data` names. Pixels are read later, by `decode` or while streaming.
@@ -107,8 +126,9 @@ def open_dataset(
     be read are left out; otherwise the first one met is an error. `class_names` are those of a trained model: labels are
     numbered as it numbers them, and a part of its classes or a lone test split is enough. With test_split="val" what the data
     calls val is the test split, as papers use ImageNet's, and there is no other. With `sampled`, of very many files only some are asked for
-    their size, which is enough for a look; the fingerprint is then another one than training's. `opened` is a dataset that is at hand:
-    returned where the same would come out, and not searched for again where it lies in the same place.
+    their size, which is enough for a look; the fingerprint is then another one than training's. `group` says which images belong together,
+    such as those of one patient: a column or array, or a pattern for file names (see `vitling.data.groups`). `opened` is a dataset that is at
+    hand: returned where the same would come out, and not searched for again where it lies in the same place.
     """
     data, root = os.fspath(data), None if root is None else os.fspath(root)
     for path in (data, root or ""):
@@ -120,7 +140,7 @@ def open_dataset(
     if test_split not in TEST_SPLITS:
         raise UserError(f"unknown test_split '{test_split}'. {did_you_mean(test_split, TEST_SPLITS)}")
     classes = None if class_names is None else tuple(class_names)
-    request = Request(canonical_name(data), root, channels, on_bad_image, classes, test_split, sampled)
+    request = Request(canonical_name(data), root, channels, on_bad_image, classes, test_split, sampled, group)
     if opened and opened.request:
         request = request._replace(sampled=sampled and opened.request.sampled)  # all of them are enough for a look, too
     if opened and _gives_the_same(opened, request):
@@ -129,11 +149,11 @@ def open_dataset(
         opened
         and opened.request
         and opened.found
-        and (opened.request[:2], opened.request.sampled) == (request[:2], request.sampled)
+        and (opened.request[:2], opened.request[-2:]) == (request[:2], request[-2:])
     ):
         name, found = opened.name, opened.found
     else:
-        name, found = _find(data, root, download, sampled)
+        name, found = _find(data, root, download, sampled, group)
         request = request._replace(sampled=any(map(_lacks_sizes, found.splits.values())))
     # Copies, because labels and transparency are set below, and another dataset may share what was found.
     splits = {split: copy(found.splits[split]) for split in ("train", "val", "test") if split in found.splits}
@@ -152,19 +172,31 @@ def open_dataset(
     else:
         _refuse_missing(splits)
 
-    if class_names is None:
+    if not found.labelled:
+        names = found.class_names
+        if not usable_labels(names, splits):
+            names, splits = NO_LABELS, without_labels(splits)
+        if len(splits["train"]) < 2:
+            raise UserError(f"{data} holds {len(splits['train'])} images to learn from; at least two are needed")
+    elif class_names is None:
         names = found.class_names
         _check_classes(data, names, splits)
     else:
         names = list(class_names)
         splits = _renumber(data, splits, found.class_names, names, notes)
     notes += _shared_images(splits)
+    notes += group_notes(splits, found.grouped_by, names)
+    if "train" in splits:
+        notes += suspect_groups(splits["train"])
     channels, max_value = _look(data, splits.get("train") or next(iter(splits.values())), channels, notes)
     digests = b"".join(split.encode() + images.digest() for split, images in sorted(splits.items()))
-    fingerprint = hashlib.sha256("\0".join(names).encode() + digests).hexdigest()
+    image_fingerprint = fingerprint = hashlib.sha256("\0".join(names).encode() + digests).hexdigest()
+    if groups := b"".join(images.group_digest() for _, images in sorted(splits.items())):
+        fingerprint = hashlib.sha256(fingerprint.encode() + groups).hexdigest()
     if test_split == "val":
         splits = _test_on_val(data, splits, notes)
-    return Dataset(name, names, channels, splits, fingerprint, max_value, skipped, notes, request, found)
+    kept = (skipped, notes, request, found, image_fingerprint, found.labelled, found.with_test)
+    return Dataset(name, names, channels, splits, fingerprint, max_value, *kept)
 
 
 def _test_on_val(data: str, splits: dict[str, Images], notes: list[str]) -> dict[str, Images]:
@@ -192,16 +224,37 @@ def _gives_the_same(opened: Dataset, request: Request) -> bool:
 def canonical_name(data: str | os.PathLike) -> str:
     """One name for all ways to write the same data: the name as we write it, or a path from the root."""
     data = os.fspath(data)
+    if is_unlabelled(data):
+        prefix, given = split_prefix(data)
+        return prefix + canonical_name(given)
     path = Path(data).expanduser()
     if name := match_name(data) or absolute_source(data):
         return name
     return str(path.resolve()) if path.exists() else absolute_pattern(data) or data
 
 
-def _find(data: str, root: str | None, download: bool, sampled: bool = False) -> tuple[str, Found]:
-    """Which kind of source it is, and what it holds."""
+def _find(data: str, root: str | None, download: bool, sampled: bool, group: str) -> tuple[str, Found]:
+    """What a source holds, and the groups of its images."""
     if data.startswith(PART):
-        return read_part(data, lambda whole: _find(whole, root, download))
+        return read_part(data, lambda whole: _find(whole, root, download, False, group))
+    if is_unlabelled(data):
+        return read_unlabelled(data, lambda given: _find(given, root, download, sampled, group))
+    pattern = group if is_pattern(group) else ""
+    column = "" if pattern else group
+    name, found = _find_images(data, root, download, sampled, column)
+    if column and found.grouped_by != column:
+        raise UserError(
+            f"group={group} names a column or an array, and {data} has none; tables (.csv, .tsv, .parquet, hf:) and .npz files do, and file "
+            "names can be searched by group=regex:PATTERN"
+        )
+    if pattern:
+        match_names(pattern, found.splits, data)
+        found = found._replace(grouped_by=pattern)
+    return name, found
+
+
+def _find_images(data: str, root: str | None, download: bool, sampled: bool, column: str) -> tuple[str, Found]:
+    """Which kind of source it is, and what it holds."""
     name, path = match_name(data), Path(data).expanduser()
     takes_root = name != "digits" if name else path.suffix.lower() in LISTS and not path.is_dir()
     if root is not None and not takes_root:
@@ -215,7 +268,7 @@ def _find(data: str, root: str | None, download: bool, sampled: bool = False) ->
     if is_address(data):
         return data, read_remote(data)
     if data.startswith("hf:"):
-        return data, read_hub(data[3:], download)
+        return data, read_hub(data[3:], download, column)
     if data.startswith(MEMORY):
         return data, read_memory(data)
     if name:
@@ -224,7 +277,7 @@ def _find(data: str, root: str | None, download: bool, sampled: bool = False) ->
             found.notes.append(f"'{data}' is the named dataset; for what lies in this folder write ./{data}")
         return name, found
     if len(expand_braces(data)) > 1 and not path.exists():
-        return Path(data).name, _read_pattern(data)
+        return Path(data).name, _read_pattern(data, column)
     if not data or not path.exists():
         if not data or path.suffix or any(separator in data for separator in "/\\"):
             raise UserError(
@@ -233,21 +286,21 @@ def _find(data: str, root: str | None, download: bool, sampled: bool = False) ->
         raise UserError(
             f"unknown dataset '{data}', and no such path. {did_you_mean(data, {**NAMES, **SOURCES}, show=20)}"
         )
-    return path.resolve().stem if path.is_file() else path.resolve().name, _read_path(path, root, sampled)
+    return path.resolve().stem if path.is_file() else path.resolve().name, _read_path(path, root, sampled, column)
 
 
-def _read_path(path: Path, root: str | None, sampled: bool) -> Found:
+def _read_path(path: Path, root: str | None, sampled: bool, column: str) -> Found:
     suffix = path.suffix.lower()
     try:
         if path.is_dir():
-            return _read_folder(path, sampled)
+            return _read_folder(path, sampled, column)
         if other := what_else(path):
             raise UserError(f"{path} is {other}; {ALLOWED} are allowed")
         refuse_compressed(path)
         if suffix in FILES:
-            return FILES[suffix](path)
+            return FILES[suffix](path, column)
         if suffix in LISTS:
-            return LISTS[suffix](path, root)
+            return LISTS[suffix](path, root, column)
     except UserError:
         raise
     except (UnicodeDecodeError, csv.Error) as error:
@@ -258,18 +311,18 @@ def _read_path(path: Path, root: str | None, sampled: bool) -> Found:
     raise UserError(f"{path} is {kind}; {ALLOWED} are allowed")
 
 
-def _read_folder(path: Path, sampled: bool) -> Found:
+def _read_folder(path: Path, sampled: bool, column: str) -> Found:
     """A folder of class folders, of shards or tables, or one that Hugging Face's save_to_disk wrote."""
     if is_saved_table(path):
-        return read_hub(str(path), download=False)
+        return read_hub(str(path), download=False, group=column)
     if shards := files_of_kind(path, ".tar"):
         return read_shards(by_split(shards))
     if tables := files_of_kind(path, ".parquet"):
-        return read_parquet(by_split(tables))
+        return read_parquet(by_split(tables), column)
     return read_tree(DiskTree(path, SAMPLED_FILES) if sampled else path)
 
 
-def _read_pattern(data: str) -> Found:
+def _read_pattern(data: str, column: str) -> Found:
     """Shards that a pattern with braces names."""
     paths = [Path(name).expanduser() for name in expand_braces(data)]
     if missing := next((path for path in paths if not path.is_file()), None):
@@ -278,7 +331,7 @@ def _read_pattern(data: str) -> Found:
     if endings == {".tar"}:
         return read_shards(by_split(paths))
     if endings == {".parquet"}:
-        return read_parquet(by_split(paths))
+        return read_parquet(by_split(paths), column)
     raise UserError(f"{data} stands for {len(paths)} files; shards are .tar or .parquet")
 
 

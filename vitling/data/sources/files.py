@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from vitling.data.groups import as_groups, choose_column, unused_column
 from vitling.data.sources.images import ArrayImages, FileImages, read_array_header
 from vitling.data.sources.tree import SPLITS, Found, is_hidden, is_image
 from vitling.errors import UserError, first_line
@@ -28,15 +29,17 @@ class _Row(NamedTuple):
     path: str
     label: str
     split: str
+    group: str | None = None
 
 
-def read_csv(path: Path, root: str | None) -> Found:
-    """A table with a column of paths, one of labels and maybe one of splits. Labels are class names."""
-    return _from_rows(path, root, lambda file, split, notes: list(_csv_rows(file, split, notes)))
+def read_csv(path: Path, root: str | None, group: str = "") -> Found:
+    """A table with a column of paths, one of labels and maybe one of splits and one of groups. Labels are class names."""
+    found = _from_rows(path, root, lambda file, split, notes: list(_csv_rows(file, split, notes, group)))
+    return found._replace(grouped_by=group)
 
 
-def read_list(path: Path, root: str | None) -> Found:
-    """Lines of `path label`. Numbers get the names of the images' folders, if each number has one folder."""
+def read_list(path: Path, root: str | None, group: str = "") -> Found:
+    """Lines of `path label`. Numbers get the names of the images' folders, if each number has one folder. There are no groups."""
     return _from_rows(path, root, lambda file, split, notes: list(_list_rows(file, split)))
 
 
@@ -62,6 +65,9 @@ def _from_rows(path: Path, root: str | None, rows_of: Callable[[Path, str, list[
     for split in sorted({row.split for row in rows}, key=("train", "val", "test").index):
         chosen = [row for row in rows if row.split == split]
         splits[split] = FileImages([r.path for r in chosen], [number[r.label] for r in chosen], root=folder)
+        groups = [r.group for r in chosen if r.group is not None]
+        if len(groups) == len(chosen):
+            splits[split].groups = np.array(groups, dtype=str)
     return Found(_folder_names(rows, labels) or labels, splits, notes)
 
 
@@ -87,13 +93,22 @@ class _NoColumn(UserError):
         self.what = what
 
 
-def _csv_rows(path: Path, split: str, notes: list[str]) -> Iterator[_Row]:
+def _csv_rows(path: Path, split: str, notes: list[str], group: str) -> Iterator[_Row]:
     with open(path, newline="", encoding="utf-8-sig") as file:
         header = file.readline()
         file.seek(0)
         reader = csv.DictReader(file, delimiter=max(",;\t", key=header.count))
         columns = {(name or "").strip().lower(): name for name in reader.fieldnames or []}
-        path_column, label_column = _choose_columns(path, columns, notes)
+        # A list of test images may lack the groups: nothing is divided there.
+        grouped = group and (split == "train" or group.strip().lower() in columns)
+        group_column = choose_column(group, list(columns.values()), str(path)) if grouped else None
+        path_column, label_column = _choose_columns(path, columns, notes, group_column)
+        if not group:
+            notes += [
+                note
+                for note in unused_column([c for c in columns.values() if c != label_column], path.name)
+                if note not in notes
+            ]
         for row in reader:
             image, label = ((row[column] or "").strip() for column in (path_column, label_column))
             if not image or not label:
@@ -101,11 +116,17 @@ def _csv_rows(path: Path, split: str, notes: list[str]) -> Iterator[_Row]:
             given = (row[columns["split"]] or "").strip() if "split" in columns else split
             if given.lower() not in SPLITS:
                 raise UserError(f"{path} line {reader.line_num}: split '{given}' is not one of {', '.join(SPLITS)}")
-            yield _Row(image, label, SPLITS[given.lower()])
+            member = None if group_column is None else (row[group_column] or "").strip()
+            if member == "":
+                raise UserError(
+                    f"{path} line {reader.line_num} has no {group_column}; fill it in, an image on its own with a name of its own"
+                )
+            yield _Row(image, label, SPLITS[given.lower()], member)
 
 
-def _choose_columns(path: Path, columns: dict[str, str], notes: list[str]) -> tuple[str, str]:
+def _choose_columns(path: Path, columns: dict[str, str], notes: list[str], group: str | None = None) -> tuple[str, str]:
     """The columns of paths and of labels, by their names; of two columns, the one that is no path is the label."""
+    columns = {name: given for name, given in columns.items() if given != group}
     image = next((name for name in (*PATH_COLUMNS, *ID_COLUMNS) if name in columns), None)
     label = next((name for name in LABEL_COLUMNS if name in columns), None)
     others = [name for name in columns if name not in (image, "split", "")]
@@ -211,9 +232,15 @@ def _is_number(label: str) -> bool:
 # --- arrays -----------------------------------------------------------------------------------------------------------
 
 
-def read_npz(path: Path) -> Found:
-    """MedMNIST's layout: {train,val,test}_images (N, H, W[, C]), {...}_labels (N,) or (N, 1), maybe class_names."""
-    arrays = _load_arrays(path)
+def read_npz(path: Path, group: str = "", *, labelled: bool = True) -> Found:
+    """MedMNIST's layout: {train,val,test}_images (N, H, W[, C]), {...}_labels (N,) or (N, 1), maybe class_names.
+
+    {...}_groups, or {...}_GROUP where `group` names others, say which images belong together. Where labels are not needed they may be
+    missing, and the only array of images may be called `images`.
+    """
+    arrays = _load_arrays(path, group or GROUPS)
+    if not labelled:
+        arrays = _without_missing_labels(arrays)
     splits: dict[str, ArrayImages] = {}
     for split in ("train", "val", "test"):
         images, labels = arrays.get(f"{split}_images"), arrays.get(f"{split}_labels")
@@ -225,6 +252,14 @@ def read_npz(path: Path) -> Found:
         _check_images(f"{path}: {split}_images", images)
         labels = _check_labels(f"{path}: {split}_labels", labels, len(images))
         splits[split] = ArrayImages(images, labels, f"{split}_images")
+        members = arrays.get(f"{split}_{group or GROUPS}")
+        if members is not None:
+            splits[split].groups = _check_groups(f"{path}: {split}_{group or GROUPS}", members, len(images))
+    grouped = [split for split, images in splits.items() if images.groups is not None]
+    if "train" in splits and "train" not in grouped and (group or grouped):
+        raise UserError(
+            f"group={group or GROUPS}: {path} has no array train_{group or GROUPS}; its arrays are: {', '.join(arrays)}"
+        )
     if not splits:
         found = ", ".join(arrays) or "none"
         raise UserError(f"{path} has no train_images and train_labels; its arrays are: {found}. Rename them")
@@ -243,14 +278,31 @@ def read_npz(path: Path) -> Found:
         )
     if given is not None and len(names) < count:
         raise UserError(f"{path}: class_names has {len(names)} names, but the labels go up to {count - 1}")
-    return Found(names if given is not None else list(map(str, range(count))), splits, [])
+    grouped_by = (group or GROUPS) if grouped else ""
+    others = [name.removeprefix("train_") for name in arrays if name.startswith("train_")]
+    notes = [] if grouped else unused_column(others, path.name, "train_")
+    return Found(names if given is not None else list(map(str, range(count))), splits, notes, grouped_by)
 
 
-ARRAYS = [f"{split}_{what}" for split in ("train", "val", "test") for what in ("images", "labels")] + ["class_names"]
+GROUPS = "groups"  # arrays of this name are taken for what they say; of any other name, by group=
+ARRAYS = [f"{split}_{what}" for split in ("train", "val", "test") for what in ("images", "labels")]
+ARRAYS += ["class_names", "images"]
 
 
-def _load_arrays(path: Path) -> dict[str, np.ndarray]:
+def _without_missing_labels(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """All labels, or zeros in place of all: a part of them would be measured with as if it were the whole."""
+    if "images" in arrays and "train_images" not in arrays:
+        arrays = {**arrays, "train_images": arrays["images"]}
+    splits = [split for split in ("train", "val", "test") if f"{split}_images" in arrays]
+    if all(f"{split}_labels" in arrays for split in splits):
+        return arrays
+    arrays = {name: array for name, array in arrays.items() if name.endswith("images")}
+    return {**arrays, **{f"{split}_labels": np.zeros(len(arrays[f"{split}_images"]), np.int64) for split in splits}}
+
+
+def _load_arrays(path: Path, group: str) -> dict[str, np.ndarray]:
     """The arrays that we know, and empty ones in place of the others, whose names a message may want."""
+    known = ARRAYS + [f"{split}_{group}" for split in ("train", "val", "test")]
     try:
         if not zipfile.is_zipfile(path):
             with open(path, "rb") as file:
@@ -258,22 +310,22 @@ def _load_arrays(path: Path) -> dict[str, np.ndarray]:
             if single:
                 raise UserError(f"{path} holds a single array; expected train_images and train_labels (np.savez)")
             raise UserError(f"{path} cannot be read as .npz (it is not an archive of arrays); save it with np.savez")
-        _check_headers(path)
+        _check_headers(path, known)
         with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] if name in ARRAYS else np.empty(0) for name in archive.files}
+            return {name: archive[name] if name in known else np.empty(0) for name in archive.files}
     except UserError:
         raise
     except Exception as error:  # a damaged archive makes zipfile, zlib and NumPy raise many kinds
         raise UserError(f"{path} cannot be read as .npz ({first_line(error)[:-1]}); save it with np.savez") from error
 
 
-def _check_headers(path: Path) -> None:
+def _check_headers(path: Path, known: list[str]) -> None:
     """Refuse arrays that are larger than memory or than what follows their header, before any room is made for them."""
     needed = 0
     with zipfile.ZipFile(path) as archive:
         for member in archive.infolist():
             name = member.filename.removesuffix(".npy")
-            if name not in ARRAYS:
+            if name not in known:
                 continue
             with archive.open(member) as stream:
                 shape, dtype = read_array_header(stream)
@@ -315,6 +367,14 @@ def _check_names(what: str, names: np.ndarray) -> list[str]:
         return [name.decode() if isinstance(name, bytes) else str(name).encode().decode() for name in found]
     except UnicodeError:
         raise UserError(f"{what} is not in UTF-8; save it as text (np.array(names, dtype=str))") from None
+
+
+def _check_groups(what: str, groups: np.ndarray, count: int) -> np.ndarray:
+    if groups.shape not in ((count,), (count, 1)) or groups.dtype.kind not in "USTbiu":
+        raise UserError(
+            f"{what} has the shape {groups.shape} and is {groups.dtype}; expected a number or word per image, ({count},)"
+        )
+    return as_groups(groups.reshape(-1), what)
 
 
 def _check_labels(what: str, labels: np.ndarray, count: int) -> np.ndarray:

@@ -50,6 +50,8 @@ class Images(ABC):
     # Encoded images with transparency give a fourth channel only to those who ask for it. Arrays have what they have.
     alpha = False
     weights: np.ndarray | None = None  # how much each image counts in the loss, 1 on average; None: all the same
+    groups: np.ndarray | None = None  # the patient, slide or video of each image, as text; None: nobody said
+    has_file_names = False  # whether `names` are those of files, which may say something about the images
 
     def __init__(self, labels: Sequence[int] | np.ndarray, names: Sequence[str]):
         self.labels = np.asarray(labels, dtype=np.int64).reshape(-1)
@@ -69,6 +71,7 @@ class Images(ABC):
         view.labels, view.rows = self.labels[indices], self.rows[indices]
         view.names = [self.names[i] for i in indices]
         view.weights = None if self.weights is None else self.weights[indices]
+        view.groups = None if self.groups is None else self.groups[indices]
         return view
 
     @abstractmethod
@@ -105,6 +108,12 @@ class Images(ABC):
         text = "\0".join(self.names).encode("utf-8", "surrogateescape")
         weights = b"" if self.weights is None else self.weights.tobytes()
         return hashlib.sha256(text + self.labels.tobytes() + weights + self.content()).digest()
+
+    def group_digest(self) -> bytes:
+        """A hash of the groups; nothing where there are none."""
+        if self.groups is None:
+            return b""
+        return hashlib.sha256("\0".join(self.groups.tolist()).encode("utf-8", "surrogateescape")).digest()
 
 
 class ArrayImages(Images):
@@ -153,6 +162,8 @@ class EncodedImages(Images):
 
 class FileImages(EncodedImages):
     """One file per image."""
+
+    has_file_names = True
 
     def __init__(
         self,

@@ -47,7 +47,7 @@ class Kept:
     def __init__(self, images: Images, class_names: Sequence[str]):
         self.images, self.class_names = images, list(class_names)
         text = "\0".join(self.class_names).encode()
-        self.name = PREFIX + hashlib.sha256(text + images.digest()).hexdigest()[:16]
+        self.name = PREFIX + hashlib.sha256(text + images.digest() + images.group_digest()).hexdigest()[:16]
 
 
 _kept: WeakValueDictionary[str, Kept] = WeakValueDictionary()
@@ -67,7 +67,8 @@ def read_memory(name: str) -> Found:
             f"{name} were arrays or a list in the memory of a process, and are not here; give the data as a folder or an .npz"
         )
     everything = np.arange(len(kept.images))
-    return Found(kept.class_names, {"train": kept.images.subset(everything)}, [])
+    by = "" if kept.images.groups is None else "groups"
+    return Found(kept.class_names, {"train": kept.images.subset(everything)}, [], by)
 
 
 def is_list_of_images(given: Any) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from vitling.data.groups import as_groups, choose_column, unused_column
 from vitling.data.sources.images import ArrayImages, FileImages, HubImages, Images
 from vitling.data.sources.tree import SPLITS, Found
 from vitling.data.splits import carve_validation
@@ -197,7 +198,7 @@ def _torchvision_images(source: Any, name: str, root: str) -> Images:
 # --- Hugging Face -----------------------------------------------------------------------------------------------------
 
 
-def read_hub(address: str, download: bool) -> Found:
+def read_hub(address: str, download: bool, group: str = "") -> Found:
     """`owner/name`, `owner/name:config`, or a local path: a folder of save_to_disk, or one that load_dataset reads."""
     datasets = import_datasets(f"hf:{address}")
     if not address:
@@ -223,6 +224,10 @@ def read_hub(address: str, download: bool) -> Found:
     if "train" not in by_split:
         raise UserError(f"hf:{address} has no train split; its splits are: {', '.join(tables)}")
     image, label = hub_columns(by_split["train"], f"hf:{address}")
+    listed = list(by_split["train"].features)
+    column = choose_column(group, listed, f"hf:{address}") if group else None
+    if column is None:
+        notes += unused_column([name for name in listed if name != label], f"hf:{address}")
     values = {value for table in by_split.values() for value in table.unique(label)}
     class_names, number = hub_classes(by_split["train"].features[label], values)
     splits: dict[str, Images] = {}
@@ -236,9 +241,11 @@ def read_hub(address: str, download: bool) -> Found:
             )
         else:
             splits[split] = HubImages(table, image, labels, split)
+            if column in table.features:
+                splits[split].groups = as_groups(table[column][:], f"hf:{address}: {column}")
     if "train" not in splits:
         raise UserError(f"hf:{address}: no image of its train split has a label in column {label}")
-    return Found(class_names, splits, notes)
+    return Found(class_names, splits, notes, group)
 
 
 def import_datasets(address: str) -> Any:

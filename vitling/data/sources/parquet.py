@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from vitling.data.groups import as_groups, choose_column, unused_column
 from vitling.data.sources.files import LABEL_COLUMNS
 from vitling.data.sources.images import BadImage, EncodedImages, Images, evenly, identify
 from vitling.data.sources.shards import is_number, short_names
@@ -31,6 +32,7 @@ class _Columns(NamedTuple):
     label: str
     split: str | None
     names: list[str] | None  # of the classes, where the table's own description has them
+    group: str | None = None
 
 
 class ParquetImages(EncodedImages):
@@ -44,11 +46,11 @@ class ParquetImages(EncodedImages):
         self._begin()
 
     def _begin(self) -> None:
-        self.groups: OrderedDict[tuple[int, int], Any] = OrderedDict()
+        self.row_groups: OrderedDict[tuple[int, int], Any] = OrderedDict()
         self.lock = threading.Lock()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in ("groups", "lock")}
+        return {name: value for name, value in vars(self).items() if name not in ("row_groups", "lock")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
@@ -56,13 +58,13 @@ class ParquetImages(EncodedImages):
 
     def _group(self, file: int, group: int) -> Any:
         with self.lock:  # threads that want the same group wait for one of them
-            if (file, group) not in self.groups:
+            if (file, group) not in self.row_groups:
                 table = _open(self.paths[file]).read_row_group(group, columns=[self.column])
-                self.groups[file, group] = table.column(0)
-                while len(self.groups) > KEPT_GROUPS:
-                    self.groups.popitem(last=False)
-            self.groups.move_to_end((file, group))
-            return self.groups[file, group]
+                self.row_groups[file, group] = table.column(0)
+                while len(self.row_groups) > KEPT_GROUPS:
+                    self.row_groups.popitem(last=False)
+            self.row_groups.move_to_end((file, group))
+            return self.row_groups[file, group]
 
     def encoded(self, i: int) -> bytes:
         """The bytes of image i."""
@@ -99,12 +101,15 @@ class ParquetImages(EncodedImages):
         return digest.digest()
 
 
-def read_parquet(splits: dict[str, list[Path]]) -> Found:
-    """The tables of each split; a column `split` divides them further."""
+def read_parquet(splits: dict[str, list[Path]], group: str = "") -> Found:
+    """The tables of each split; a column `split` divides them further, and the column `group` says which images belong together."""
     paths = [path for of_split in splits.values() for path in of_split]
     columns = _find_columns(paths[0])
-    notes: list[str] = []
-    rows: dict[str, list[tuple[int, int, int, Any]]] = {}
+    listed = _open(paths[0]).schema_arrow.names
+    notes: list[str] = [] if group else unused_column([name for name in listed if name != columns.label], paths[0].name)
+    if group:
+        columns = columns._replace(group=choose_column(group, listed, str(paths[0])))
+    rows: dict[str, list[tuple[int, int, int, Any, Any]]] = {}
     for number, path in enumerate(paths):
         given = next(split for split, of_split in splits.items() if path in of_split)
         for row in _rows(path, columns, given):
@@ -127,13 +132,15 @@ def read_parquet(splits: dict[str, list[Path]]) -> Found:
         places = np.array([row[:3] for row in rows[split]], np.int64)
         names = [f"{shown[paths[file]]}[{starts[file][group] + row}]" for file, group, row in places.tolist()]
         found[split] = ParquetImages(paths, columns.image, places, labels, names)
+        if columns.group:
+            found[split].groups = as_groups([row[4] for row in rows[split]], f"{paths[0]}: {columns.group}")
     large = max(size for of_file in sizes for _, size in of_file)
     if large > LARGE_GROUP:
         notes.append(
             f"a row group takes {large / 2**20:,.0f} MB, which are read to reach one image where they are not kept; "
             "smaller ones are faster: write the table with row_group_size=1000"
         )
-    return Found(class_names, found, notes)
+    return Found(class_names, found, notes, group)
 
 
 def _open(path: str | os.PathLike) -> Any:
@@ -156,10 +163,10 @@ def _group_sizes(path: str | os.PathLike) -> list[tuple[int, int]]:
     return [(group.num_rows, group.total_byte_size) for group in groups]
 
 
-def _rows(path: Path, columns: _Columns, given: str) -> list[tuple[str, int, int, Any]]:
-    """Split, row group, row in it and label of every row. The images are not read."""
+def _rows(path: Path, columns: _Columns, given: str) -> list[tuple[str, int, int, Any, Any]]:
+    """Split, row group, row in it, label and group of every row. The images are not read."""
     file = _open(path)
-    wanted = [column for column in (columns.label, columns.split) if column]
+    wanted = [column for column in (columns.label, columns.split, columns.group) if column]
     if missing := [column for column in (columns.image, *wanted) if column not in file.schema_arrow.names]:
         raise UserError(f"{path} has no column {missing[0]}, which the first table has; its columns are: {_list(file)}")
     rows = []
@@ -172,10 +179,11 @@ def _rows(path: Path, columns: _Columns, given: str) -> list[tuple[str, int, int
             ) from error
         labels = table.column(columns.label).to_pylist()
         splits = table.column(columns.split).to_pylist() if columns.split else [given] * len(labels)
-        for row, (label, split) in enumerate(zip(labels, splits, strict=True)):
+        members = table.column(columns.group).to_pylist() if columns.group else [None] * len(labels)
+        for row, (label, split, member) in enumerate(zip(labels, splits, members, strict=True)):
             if str(split).lower() not in SPLITS:
                 raise UserError(f"{path}: split '{split}' of row {row} is not one of {', '.join(SPLITS)}")
-            rows.append((SPLITS[str(split).lower()], group, row, label))
+            rows.append((SPLITS[str(split).lower()], group, row, label, member))
     return rows
 
 

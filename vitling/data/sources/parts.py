@@ -79,7 +79,7 @@ def read_part(name: str, find: Callable[[str], tuple[str, Found]]) -> tuple[str,
         if images is None or split not in ("train", "val", "test") or (len(rows) and rows.max() >= len(images)):
             raise damaged(str(path), f"its part '{part}' is not one of {tree['data']}")
         splits[split] = images.subset(rows)
-    return title, Found(found.class_names, splits, found.notes)
+    return title, found._replace(splits=splits)
 
 
 def _digest(found: Found) -> str:

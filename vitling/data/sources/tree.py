@@ -22,6 +22,9 @@ class Found(NamedTuple):
     class_names: list[str]
     splits: Mapping[str, Images]
     notes: list[str]
+    grouped_by: str = ""  # the column or array that the groups of its images are from
+    labelled: bool = True  # False: its labels, where there are some, are to measure with
+    with_test: bool = False  # images of a test split are among those to learn from
 
 
 class Tree(ABC):
@@ -80,6 +83,14 @@ def read_tree(tree: Tree | Path) -> Found:
         files = [(file, number[name]) for name in sorted(classes) for file in classes[name]]
         splits[split] = tree.images([file for file, _ in files], [label for _, label in files])
     return Found(class_names, splits, notes)
+
+
+def read_flat(tree: Tree, folder: str) -> Images:
+    """Every image below a folder, in the order of their names and without labels."""
+    found = sorted(_images_below(tree, folder, []))
+    if not found:
+        raise UserError(f"{tree.show(folder)} holds no images; known are {' '.join(sorted(IMAGE_SUFFIXES))}")
+    return tree.images(found, [0] * len(found))
 
 
 def is_hidden(name: str) -> bool:

@@ -51,7 +51,7 @@ class Header:
         """The header of maps of a dataset's training images; `what` are the fields that the dataset does not give."""
         return cls(
             data=dataset.name,
-            fingerprint=dataset.fingerprint,
+            fingerprint=dataset.image_fingerprint,
             split="train",
             images=len(dataset.splits["train"]),
             class_names=list(dataset.class_names),
@@ -274,10 +274,10 @@ def check_owner(header: Header, dataset: Dataset, folder: str | os.PathLike) -> 
             f"the label maps in {folder} are of {header.images:,} images, the {header.split} split of {dataset.name} has "
             f"{images:,}; write maps for this data with vitling relabel."
         )
-    if header.fingerprint != dataset.fingerprint:
+    if header.fingerprint != dataset.image_fingerprint:
         raise UserError(
             f"the label maps in {folder} are of other images than {dataset.name} (made for {header.data}, fingerprint "
-            f"{header.fingerprint[:12]}, not {dataset.fingerprint[:12]}); write maps for this data with vitling relabel."
+            f"{header.fingerprint[:12]}, not {dataset.image_fingerprint[:12]}); write maps for this data with vitling relabel."
         )
 
 

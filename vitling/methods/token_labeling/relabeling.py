@@ -217,6 +217,10 @@ def score_map(model: nn.Module, images: Tensor) -> Tensor:
     The model's own head is shown each place as if it were the whole image, so whatever norms and layers it has apply.
     """
     features = model.forward_features(images)
+    if isinstance(features, tuple):
+        raise UserError(
+            "label maps are made by one network, and this is an ensemble; give the run of one of its folds."
+        )
     if getattr(model, "aux_head", None) is not None:  # LV-ViT, which has a classifier for tokens
         return model.dense_logits(features).unflatten(1, token_grid(model)).float()
     if features.ndim == 3:

@@ -1,0 +1,150 @@
+"""Whether learning from unlabelled images first pays: a few labelled images per class, the rest without labels, equal total time.
+
+    python benchmarks/unlabelled.py run --data cifar100_small.npz flowers10 --minutes 15 --seeds 2 --labels 10
+    python benchmarks/unlabelled.py table
+
+Of the training images, so many per class are labelled and all are there without labels, those that validate excepted; the test split is looked
+at once. Every way has the same wall time from command to last weights: the labels alone, or half of it for each pre-training or for the teacher
+of a self-training, and half for the labels. Every result is a line of benchmarks/unlabelled.jsonl, so a series that is interrupted continues. Two runs at a time, one thread each.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+RESULTS = Path(__file__).with_suffix(".jsonl")
+WAYS = {  # what is compared, as changes to `vitling train DATA`; "{images}" are all training images
+    "labels only": [],
+    "masked images first": ["unlabelled={images}", "unlabelled_method=masked_images"],
+    "DINO first": ["unlabelled={images}", "unlabelled_method=dino"],
+}
+SELF_TRAINING = "self-training"
+TAUGHT = ["method=self_training", "method_args.unlabelled={images}", "method_args.teacher={teacher}"]
+HELD_OUT = 0.2  # of the labelled images, to validate on: two of ten
+Row = dict
+
+
+def key(row: Row) -> tuple:
+    return tuple(row[name] for name in ("way", "data", "labels", "minutes", "seed"))
+
+
+def known() -> dict[tuple, Row]:
+    lines = RESULTS.read_text().splitlines() if RESULTS.exists() else []
+    return {key(row): row for row in map(json.loads, lines)}
+
+
+def divide(data: Path, labels: int, seed: int, folder: Path) -> tuple[str, str]:
+    """What is trained on with labels, so many of each class, and all training images: two parts of the data."""
+    import vitling
+    from vitling.data.sources.dataset import canonical_name, open_dataset
+    from vitling.data.sources.parts import part_name, write_parts
+    from vitling.data.splits import carve_validation
+
+    vitling.register_models()
+    opened = open_dataset(str(data))
+    found, train = opened.found, opened.splits["train"]
+    everything = np.arange(len(train))
+    tested = ("test", np.arange(len(opened.splits["test"]))) if "test" in opened.splits else None
+    if tested is None:  # a fifth, the same for every seed
+        everything, held = carve_validation(train.labels, fraction=0.2, seed=0, class_names=opened.class_names)
+        tested = ("train", held)
+    chosen = []
+    for c in range(len(opened.class_names)):
+        members = everything[train.labels[everything] == c]
+        chosen.append(np.random.default_rng([seed, c]).permutation(members)[:labels])
+    few = np.sort(np.concatenate(chosen))
+    parts = {"few": {"train": ("train", few), "test": tested}, "all": {"train": ("train", everything)}}
+    write_parts(folder / "parts.json", canonical_name(data), found, parts)
+    return part_name("few", folder / "parts.json"), part_name("all", folder / "parts.json")
+
+
+def measure(way: str, data: Path, labels: int, minutes: float, seed: int) -> Row:
+    """A command as a user types it, and one look at the test split."""
+    row = dict(way=way, data=data.stem, labels=labels, minutes=minutes, seed=seed)
+    if found := known().get(key(row)):
+        return found
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        few, everything = divide(data, labels, seed, folder)
+        run = folder / "run"
+        settings = [f"seed={seed}", f"val_fraction={HELD_OUT}", "--threads", "1", "--quiet"]
+        began = time.monotonic()
+        if way == SELF_TRAINING:
+            teacher = str(folder / "teacher")
+            vitling("train", few, *settings, "--budget", f"{30 * minutes:g}s", "--out", teacher)
+            changes = [text.format(images=everything, teacher=teacher) for text in TAUGHT]
+            left = max(1.0, 60 * minutes - (time.monotonic() - began))
+        else:
+            changes, left = [text.format(images=everything) for text in WAYS[way]], 60 * minutes
+        vitling("train", few, *changes, *settings, "--budget", f"{left:.0f}s", "--out", str(run))
+        seconds = time.monotonic() - began
+        result = json.loads(vitling("evaluate", str(run), "--json"))
+        info = json.loads((run / "run.json").read_text())
+        stages = {"images": info["first_stage"]["images"]} if "first_stage" in info else {}
+    row |= dict(top1=round(100 * result["top1"], 2), seconds=round(seconds, 1), epochs=info["epochs_trained"], **stages)
+    row |= dict(parameters=info["parameters"], test_images=result["images"])
+    with RESULTS.open("a") as file:
+        file.write(json.dumps(row) + "\n")
+    print(json.dumps(row), flush=True)
+    return row
+
+
+def vitling(*words: str) -> str:
+    done = subprocess.run([sys.executable, "-m", "vitling", *words], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"vitling {' '.join(words)}: {done.stderr or done.stdout}")
+    return done.stdout
+
+
+def run(args: argparse.Namespace) -> None:
+    tasks: list[Callable[[], Row]] = [
+        partial(measure, way, data, labels, args.minutes, seed)
+        for data in args.data
+        for labels in args.labels
+        for seed in range(args.seeds)
+        for way in args.ways
+    ]
+    with ThreadPoolExecutor(args.jobs) as pool:
+        for done in [pool.submit(task) for task in tasks]:
+            done.result()
+    table(args)
+
+
+def table(args: argparse.Namespace) -> None:
+    """Mean and spread over seeds, as a table in Markdown."""
+    groups: dict[tuple, list[Row]] = {}
+    for row in known().values():
+        groups.setdefault((row["data"], row["labels"], row["minutes"], row["way"]), []).append(row)
+    print("| data | labels per class | minutes | way | top-1 of each seed | mean |\n|---|---|---|---|---|---|")
+    for (data, labels, minutes, way), rows in sorted(groups.items(), key=str):
+        top1 = [row["top1"] for row in sorted(rows, key=lambda row: row["seed"])]
+        print(f"| {data} | {labels} | {minutes:g} | {way} | {', '.join(map(str, top1))} | {np.mean(top1):.2f} |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    running = commands.add_parser("run")
+    running.add_argument("--data", type=Path, nargs="+", required=True)
+    running.add_argument("--minutes", type=float, default=15)
+    running.add_argument("--seeds", type=int, default=2)
+    running.add_argument("--labels", type=int, nargs="+", default=[10])
+    running.add_argument("--ways", nargs="+", choices=[*WAYS, SELF_TRAINING], default=[*WAYS, SELF_TRAINING])
+    running.add_argument("--jobs", type=int, default=2)
+    running.set_defaults(do=run)
+    commands.add_parser("table").set_defaults(do=table)
+    args = parser.parse_args()
+    args.do(args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""`vitling train --folds` and `vitling.train_folds`: networks of all folds, the ensemble of them, and its number."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from command import error, vitling
+from safetensors.torch import load_file
+from sklearn.datasets import load_digits
+
+import vitling as public
+from vitling.callbacks import Callback
+from vitling.data.pipeline.training_data import split_training
+from vitling.data.sources.dataset import open_dataset
+from vitling.errors import UserError
+from vitling.evaluation.predictions import predict_validation
+from vitling.recipes import Augment, Optim, Recipe
+from vitling.training.settings import Settings
+
+pytestmark = pytest.mark.slow
+
+RECIPE = Recipe(
+    model="hybrid_vit_test",
+    data="digits",
+    epochs=3,
+    batch_size=64,
+    augment=Augment(crop="none", hflip=0.0),
+    optim=Optim(name="muon", lr=0.01, warmup_epochs=1),
+)
+ALONE = Settings(threads=1)
+
+
+@pytest.fixture(scope="module")
+def ensemble(tmp_path_factory):
+    return public.train_folds(RECIPE, tmp_path_factory.mktemp("folds") / "run", 3, distill=True, settings=ALONE)
+
+
+def test_every_training_image_is_judged_once_by_the_network_that_did_not_learn_from_it(ensemble):
+    seen = predict_validation(ensemble, ensemble.load_model())
+    dataset = open_dataset("digits")
+    train = dataset.splits["train"]
+    assert seen.logits.shape == (len(train), 10)
+    assert seen.labels.tolist() == train.labels.tolist()
+    place = {row: i for i, row in enumerate(train.rows.tolist())}
+    judged = np.zeros(len(train), int)
+    for member in ensemble.members:
+        learnt, held = split_training(dataset, member.recipe)
+        assert not set(learnt.rows) & set(held.rows)
+        held_places = [place[row] for row in held.rows.tolist()]
+        judged[held_places] += 1
+        own = predict_validation(member, member.load_model()).logits
+        torch.testing.assert_close(seen.logits[held_places], own)
+    assert (judged == 1).all()
+
+
+def test_its_number_is_that_of_all_the_images(ensemble):
+    result = public.evaluate(ensemble, split="val")
+    seen = predict_validation(ensemble, ensemble.load_model())
+    assert result.images == 1438
+    assert result.top1 == pytest.approx((seen.logits.argmax(1) == seen.labels).double().mean().item())
+    assert ensemble.info["best"]["val_top1"] == result.top1
+    low, high = result.top1_interval
+    assert low < result.top1 < high
+
+
+def test_its_network_is_that_of_all_members(ensemble):
+    images = torch.randn(4, 1, 8, 8)
+    with torch.inference_mode():
+        answers = [member.load_model()(images).softmax(dim=1) for member in ensemble.members]
+        torch.testing.assert_close(ensemble.load_model()(images).exp(), torch.stack(answers).mean(dim=0))
+    assert len({member.preprocessing() for member in ensemble.members}) == 1
+
+
+def test_a_single_network_learns_from_it(ensemble):
+    distilled = public.load_run(ensemble.path / "distilled")
+    assert distilled.recipe.method == "distillation"
+    assert distilled.recipe.method_args["teacher"] == str(ensemble.path.absolute())
+    assert distilled.recipe.folds == 0
+    assert "train_student_from_teacher" in distilled.metrics()[-1]
+
+
+def test_interrupted_it_resumes_and_is_the_same(ensemble, tmp_path):
+    class Interrupting(Callback):
+        def __init__(self):
+            self.folds = 0
+
+        def log(self, message):
+            self.folds += message.startswith("fold ")
+
+        def on_validation(self, record, timing):
+            if self.folds == 2 and record["epoch"] == 2:
+                raise KeyboardInterrupt
+
+    settings = Settings(threads=1, checkpoint_seconds=0.0)
+    with pytest.raises(KeyboardInterrupt):
+        public.train_folds(RECIPE, tmp_path / "run", 3, settings=settings, callback=Interrupting())
+    first = (tmp_path / "run" / "fold-1" / "best" / "model.safetensors").read_bytes()
+    run = public.train_folds(RECIPE, tmp_path / "run", 3, settings=settings)
+    assert (tmp_path / "run" / "fold-1" / "best" / "model.safetensors").read_bytes() == first
+    for name, value in load_file(ensemble.path / "best" / "model.safetensors").items():
+        assert torch.equal(value, load_file(run.path / "best" / "model.safetensors")[name]), name
+    again = public.train_folds(RECIPE, tmp_path / "run", 3, settings=settings)
+    assert again.info == run.info
+
+
+def test_the_commands_take_it_like_a_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    small = ["epochs=2", "--threads", "1"]
+    out = vitling("train", "digits", "--folds", 2, *small, "--out", "run")
+    assert "Out-of-fold accuracy" in out
+    assert "all 1,438 images" in out
+    assert (tmp_path / "run" / "report.html").exists()
+    assert "finished already" in vitling("train", "digits", "--folds", 2, *small, "--out", "run")
+    assert json.loads(vitling("evaluate", "run", "--json"))["images"] == 359
+    assert "its ensemble is 2 folds, not 3 folds" in error("train", "digits", "--folds", 3, *small, "--out", "run")
+    assert "its ensemble is 2 folds, not none" in error("train", "digits", *small, "--out", "run")
+    vitling("export", "run", "--to", "onnx", "--out", "model.onnx")
+    image = tmp_path / "image.png"
+    write_image(image)
+    asked = ("--json", "--top", "10")
+    by_run, by_file = (json.loads(vitling("predict", model, image, *asked)) for model in ("run", "model.onnx"))
+    assert [one["classes"] for one in by_run] == [one["classes"] for one in by_file]
+
+
+def write_image(path):
+    from PIL import Image
+
+    Image.fromarray((load_digits().images[0] * 15).astype(np.uint8)).save(path)
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        (["diagnose", "RUN"], "a diagnosis looks into one network"),
+        (["improve", "RUN", "--budget", "1m", "--out", "OUT"], "an improvement begins with one network"),
+        (["train", "digits", "--out", "RUN", "--more", "1m"], "training goes on with one network"),
+        (["relabel", "RUN", "digits", "--out", "OUT"], "label maps are made by one network"),
+        (["evaluate", "RUN", "--split", "train"], "split=val shows each by the one that did not"),
+        (["train", "digits", "--distill", "--out", "OUT"], "--distill is for --folds"),
+        (["train", "digits", "--folds", "3", "--more", "1m", "--out", "OUT"], "leave --folds out"),
+        (["train", "digits", "folds=3", "--folds", "3", "--out", "OUT"], "leave one of the two out"),
+    ],
+)
+def test_what_needs_one_network_says_so(command, reason, ensemble, tmp_path):
+    named = {"RUN": ensemble.path, "OUT": tmp_path / "out"}
+    assert reason in error(*(named.get(word, word) for word in command))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_budget_too_short_for_all_folds_names_one_and_leaves_the_folder_free(tmp_path):
+    line = error("train", "digits", "--folds", 5, "--budget", "5s", "--out", tmp_path / "run")
+    assert "one of 5 trainings" in line
+    assert "would do" in line
+    assert not (tmp_path / "run").exists()
+
+
+def test_another_size_of_images_is_refused(ensemble):
+    with pytest.raises(UserError, match="another img_size is for one network"):
+        public.evaluate(ensemble, img_size=16)
+
+
+def test_the_estimator_predicts_with_all_folds():
+    images, labels = load_digits(return_X_y=True)
+    images, labels = images[:300].reshape(-1, 8, 8), labels[:300]
+    classifier = public.ViTClassifier(RECIPE, folds=2, threads=1).fit(images, labels)
+    assert classifier.model_.num_features == 64
+    assert classifier.predict_proba(images[:5]).sum(axis=1) == pytest.approx(np.ones(5))
+    assert len(classifier.history_) == 6
+    with pytest.raises(UserError, match="leave folds out"):
+        classifier.set_params(warm_start=True).fit(images, labels)
