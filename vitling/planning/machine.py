@@ -14,6 +14,7 @@ from vitling.models.macs import count_macs
 from vitling.optim import create_optimizer, parameter_groups, peak_lr
 from vitling.recipes import Recipe
 from vitling.runs.device import default_device, synchronize
+from vitling.training.allocation import keep_freed_memory
 from vitling.training.half_precision import bf16_pays, keep_attention_whole
 from vitling.training.random_state import callers_state_kept
 
@@ -105,8 +106,10 @@ def measure_step(candidate: Candidate, threads: int | None = None, precision: st
     recipe, model, size = candidate
     device, seconds = default_device(), []
     half = torch.float16 if precision == "fp16" else torch.bfloat16
-    if precision == "bf16" and device.type == "cpu":
-        keep_attention_whole()
+    if device.type == "cpu":
+        keep_freed_memory()
+        if precision == "bf16":
+            keep_attention_whole()
     with callers_state_kept():
         torch.set_num_threads(threads or torch.get_num_threads())
         model = model.to(device).train()

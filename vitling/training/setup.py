@@ -26,6 +26,7 @@ from vitling.models.weights import load_weights
 from vitling.optim import SAM, check_patterns, create_optimizer, peak_lr
 from vitling.recipes import Recipe
 from vitling.runs.opening import find_weights
+from vitling.training.allocation import keep_freed_memory
 from vitling.training.batch_norm import synchronise_batch_norm
 from vitling.training.half_precision import keep_attention_whole
 from vitling.training.partners import ProcessPartners
@@ -191,8 +192,10 @@ def create_accelerator(settings: Settings, run_dir: str | Path) -> Accelerator:
     for tracker in settings.trackers:
         if find_spec(tracker) is None:
             raise UserError(f'tracker {tracker} needs the package {tracker}: pip install "vitling[trackers]".')
-    if settings.precision == "bf16" and not torch.accelerator.is_available():
-        keep_attention_whole()
+    if not torch.accelerator.is_available():
+        keep_freed_memory()
+        if settings.precision == "bf16":
+            keep_attention_whole()
     AcceleratorState._reset_state()  # private: accelerate refuses a second precision in one process, a study needs it
     return Accelerator(
         cpu=not torch.accelerator.is_available(),  # without this, several processes on CPUs do not find each other
