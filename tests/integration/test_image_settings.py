@@ -1,4 +1,4 @@
-"""Test crop, interpolation, mirror images and corners travel with a run: into its evaluation, its predictions and everything that is exported from it."""
+"""Test crop, interpolation, mirror images, corners and moved images travel with a run: into its evaluation, its predictions and everything that is exported from it."""
 
 import json
 
@@ -166,28 +166,53 @@ def test_exports_ask_the_mirror_image_too_and_the_card_says_so(mirrored, folder,
     )
 
 
-@pytest.fixture(scope="module")
-def cornered(folder, tmp_path_factory):
-    recipe = vitling.override(make_recipe(folder), ["test_crops=true", "augment.hflip=0"])
-    return train(recipe, tmp_path_factory.mktemp("runs") / "cornered", settings=ONE_THREAD)
-
-
 def corners(images):
     """The four corners of 13 of 16 pixels, as large as the whole."""
     cut = (slice(0, 13), slice(3, 16))
     return [F.interpolate(images[..., rows, columns], (16, 16), mode="bilinear") for rows in cut for columns in cut]
 
 
+def moved(images):
+    """By one pixel up and to the left, and back beyond where it was; the row beside the edge fills it."""
+    up = torch.cat([images[..., 1:, :], images[..., -2:-1, :]], dim=-2)
+    down = torch.cat([images[..., 1:2, :], images[..., :-1, :]], dim=-2)
+    return [
+        torch.cat([up[..., 1:], up[..., -2:-1]], dim=-1),
+        torch.cat([down[..., 1:2], down[..., :-1]], dim=-1),
+    ]
+
+
+VIEWS = {  # by the recipe's key: the crops that it goes with, how it is made, what the card says of it
+    "test_crops": ("resized", corners, "its four corners"),
+    "test_shifts": ("pad", moved, "the image moved a little, twice"),
+}
+
+
+@pytest.fixture(scope="module", params=VIEWS)
+def viewed(request, folder, tmp_path_factory):
+    """A run that asks about more views by itself, and one that does not."""
+    crop = VIEWS[request.param][0]
+    plain = vitling.override(make_recipe(folder), [f"augment.crop={crop}"])
+    asking = vitling.override(plain, [f"{request.param}=true", "augment.hflip=0"])
+    place = tmp_path_factory.mktemp("runs")
+    return (
+        request.param,
+        train(asking, place / "asking", settings=ONE_THREAD),
+        train(plain, place / "plain", settings=ONE_THREAD),
+    )
+
+
 @pytest.mark.parametrize("asked", ["recipe", "tta"])
-def test_the_corners_are_asked_too_where_the_recipe_or_the_command_says_so(run, cornered, folder, asked):
-    given = cornered if asked == "recipe" else run
+def test_more_views_are_asked_about_where_the_recipe_or_the_command_says_so(viewed, folder, asked):
+    key, asking, plain = viewed
+    given = asking if asked == "recipe" else plain
     seen, model = given.preprocessing(), given.load_model()
     paths, images = images_of(folder)
     pixels = torch.from_numpy(
         np.stack([load_image(images, i, (16, 16), "crop", 3, **_how()) for i in range(len(images))])
     )
     shown = seen.normalize(pixels)
-    views = [shown, *corners(shown)]
+    views = [shown, *VIEWS[key][1](shown)]
     views += [view.flip(-1) for view in views] if asked == "tta" else []
     with torch.inference_mode():
         mean = torch.stack([model(view) for view in views]).mean(0)
@@ -202,6 +227,15 @@ def test_the_corners_are_asked_too_where_the_recipe_or_the_command_says_so(run, 
     assert result.tta == (asked == "tta")
 
 
+def test_views_that_training_never_showed_are_not_asked_about(folder, tmp_path):
+    recipe = vitling.override(make_recipe(folder), ["augment.crop=none", "augment.hflip=0", "train_size=16"])
+    run = train(recipe, tmp_path / "run", settings=ONE_THREAD)
+    with pytest.raises(vitling.UserError, match="neither crops nor mirror images"):
+        vitling.evaluate(run.path, tta=True)
+    with pytest.raises(vitling.UserError, match="neither crops nor mirror images"):
+        vitling.predict(run.path, images_of(folder)[0], tta=True)
+
+
 def test_all_views_are_kept_beside_what_the_run_does_by_itself(run):
     vitling.evaluate(run.path)
     alone = (run.path / "evaluation-test.json").read_bytes()
@@ -210,16 +244,16 @@ def test_all_views_are_kept_beside_what_the_run_does_by_itself(run):
     assert json.loads((run.path / "evaluation-test-tta.json").read_text())["tta"] is True
 
 
-def test_exports_ask_the_corners_too_and_the_card_says_so(cornered, folder, tmp_path):
+def test_exports_ask_about_more_views_too_and_the_card_says_so(viewed, folder, tmp_path):
     pytest.importorskip("onnxruntime", reason='needs pip install "vitling[export]"')
+    key, asking, _ = viewed
     paths, _ = images_of(folder)
-    expected = [p.probabilities for p in vitling.predict(cornered.path, paths)]
+    expected = [p.probabilities for p in vitling.predict(asking.path, paths)]
     for to, out in (("timm", tmp_path / "folder"), ("onnx", tmp_path / "model.onnx")):
-        again = [p.probabilities for p in vitling.predict(export(cornered, to, out).path, paths)]
+        again = [p.probabilities for p in vitling.predict(export(asking, to, out).path, paths)]
         np.testing.assert_allclose(again, expected, atol=1e-4)
-    assert (
-        "the mean of the logits of an image and of its four corners" in (tmp_path / "folder" / "README.md").read_text()
-    )
+    card = (tmp_path / "folder" / "README.md").read_text()
+    assert f"the mean of the logits of an image and of {VIEWS[key][2]}" in card
 
 
 def test_tokens_of_crops_from_whole_pictures_are_labelled_by_maps_of_whole_pictures(folder, tmp_path):

@@ -69,7 +69,7 @@ def test_yaml_words_for_true_and_false_still_mean_the_choice_off_and_on():
     ("setting", "message"),
     [
         ("optim.lrr=1", "unknown recipe key 'optim.lrr'. Did you mean optim.lr"),
-        ("epoch=3", "unknown recipe key 'epoch'. Did you mean epochs?"),
+        ("epoch=3", "unknown recipe key 'epoch'. Did you mean epochs or soup_epochs?"),
         ("fit=padd", "fit=padd is not one of resize, pad, crop"),
         ("epochs=1.5", "epochs=1.5 must be an integer"),
         ("epochs=many", "epochs=many must be an integer"),
@@ -137,7 +137,15 @@ def test_a_variation_changes_only_what_it_names():
 
 # --- records of earlier versions --------------------------------------------------------------------------------------
 
-NEWEST = ("group", "test_crops", "soup_epochs", "unlabelled", "unlabelled_method", "unlabelled_test")  # added last
+NEWEST = (
+    "group",
+    "test_crops",
+    "test_shifts",
+    "soup_epochs",
+    "unlabelled",
+    "unlabelled_method",
+    "unlabelled_test",
+)  # added last
 NEWER = ("test_crop", "interpolation", "test_mirror", "keep", "shuffle_buffer", "test_split", *NEWEST)
 NEWER_AUGMENT = ("crop_at", "crop_when", "interpolation", "crop_padding_mode", "cutout")
 

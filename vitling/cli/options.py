@@ -43,7 +43,7 @@ AllViews = Annotated[
     bool,
     typer.Option(
         "--tta",
-        help="Ask about corners and mirror images as well, whatever the run does by itself; ten times the time.",
+        help="Ask about images as training showed them as well: mirrored, moved or their corners, whatever the run does by itself; six to ten times the time.",
     ),
 ]
 PRECISIONS = completion.one_of("no", "bf16", "fp16")

@@ -141,8 +141,9 @@ def _use(metadata: ModelMetadata, place: str) -> str:
 
 
 def _views(seen: Preprocessing) -> str:
-    others = ["its four corners"] * seen.test_crops + ["its mirror image"] * (seen.test_mirror and not seen.test_crops)
-    others += ["the mirror images of all these"] * (seen.test_mirror and seen.test_crops)
+    others = ["its four corners"] * seen.test_crops + ["the image moved a little, twice"] * seen.test_shifts
+    if seen.test_mirror:
+        others.append("the mirror images of all these" if others else "its mirror image")
     return VIEWS.format(" and ".join(others)) if others else ""
 
 

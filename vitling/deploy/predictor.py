@@ -58,7 +58,7 @@ class Predictor:
     ):
         """Open a model that names its classes: a run (`which` of its weights, best or last), or what was exported from one.
 
-        With `tta`, corners and mirror images are asked about as well. With `calibrated`, logits are divided by the model's temperature: as an exported file says it, or as fitted on the run's
+        With `tta`, images are asked about as training showed them as well: mirrored, moved, or their corners. With `calibrated`, logits are divided by the model's temperature: as an exported file says it, or as fitted on the run's
         validation images (`reading` says where those lie). Where there is none, the callback's log gets the reason, or a
         warning is given, and the probabilities are the model's own.
         """
@@ -69,7 +69,7 @@ class Predictor:
                 raise UserError(f"which={which} is for runs; {path.name} has only one set of weights.")
             if tta:
                 raise UserError(
-                    f"tta is for runs; what {path.name} asks about was fixed when it was exported: train with test_crops=true."
+                    f"tta is for runs; what {path.name} asks about was fixed when it was exported: train with test_mirror, test_crops or test_shifts."
                 )
             model = open_exported(path)
             self.name, self.opened, metadata = path.name, None, model.metadata
@@ -78,7 +78,8 @@ class Predictor:
         else:
             self.opened = _open_with_torch(source, which, callback)
             if tta:
-                self.opened.preprocessing = self.opened.preprocessing.with_all_views()
+                shown = self.opened.run.recipe.augment if self.opened.run else None
+                self.opened.preprocessing = self.opened.preprocessing.with_views(shown)
             self.name, metadata = self.opened.name, self.opened.metadata
             if self.opened.class_names is None:
                 raise UserError(f"{self.name} does not name its classes; give a run, or what was exported from one.")

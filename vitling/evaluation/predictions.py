@@ -48,7 +48,7 @@ def predict_images(
     """A run's predictions for images, in its own size and by its own views unless others are asked for; `name` is what progress calls them."""
     preprocessing = run.preprocessing()
     preprocessing = replace(preprocessing, size=size) if size else preprocessing
-    preprocessing = preprocessing.with_all_views() if tta else preprocessing
+    preprocessing = preprocessing.with_views(run.recipe.augment) if tta else preprocessing
     source = load_split(images, name, reading=reading, callback=callback, **preprocessing.fit_args())
     logits = predict_logits(model, source, preprocessing, callback=callback)
     return Predictions(logits, source, preprocessing, images.names, images.groups)

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from vitling.data.pipeline.preprocessing import as_size
+from vitling.data.pipeline.preprocessing import as_size, fitting_views
 from vitling.data.pipeline.training_data import split_training
 from vitling.data.sources.dataset import Dataset
 from vitling.errors import UserError
@@ -77,8 +77,8 @@ JITTER_EPOCHS, JITTER = 15, 0.4  # from which changed colours pay
 CUTOUT_EPOCHS, CUTOUT = 10, 0.25  # from which a covered square pays
 CUTMIX_EPOCHS = 50  # from which mixed images pay
 STRONG_EPOCHS = 300  # from which RandAugment, erasing and mixup pay too
-VALIDATIONS = 20  # of a run: enough to watch it, and to see that a late epoch is not worse than an early one
-VALIDATION_SHARE, LOOK = 0.1, 0.5  # of the time, at most; a look at an image beside a step on it
+VALIDATIONS = 12  # of a run: enough to watch it, and to see that a late epoch is not worse than an early one
+VALIDATION_SHARE, LOOK = 0.05, 0.4  # of the time, at most; a look at an image beside a step on it
 MANY_IMAGES, SMALL_VALIDATION = 5_000, 0.05  # from which so small a part is enough to pick the epoch by
 UNBALANCED = 10  # images of the largest class per image of the smallest
 CHECKED_FILES = 5_000  # so many files are tried before training, and the bad ones left out
@@ -160,9 +160,7 @@ def _validations(epochs: int, looks: float) -> list[Choice]:
     every = min(every, epochs)
     if every < 2:
         return []
-    reason = (
-        f"about {VALIDATIONS} times in all at most, and in a tenth of the time; the rest is better spent on learning"
-    )
+    reason = f"about {VALIDATIONS} times in all at most, and in a twentieth of the time; the rest is better spent on learning"
     return [Choice("validated", f"every {every} epochs", reason, changes={"validate_every": every})]
 
 
@@ -170,7 +168,7 @@ def _test_views(augmentation: Choice, settings: Sequence[str], base: Recipe) -> 
     """In how many ways an image is looked at when it is validated."""
     changes = {key: value for key, value in augmentation.changes.items() if key.startswith("test_")}
     shown = _with(settings, override(base, changes))
-    return (5 if shown.test_crops else 1) * (2 if shown.test_mirror else 1)
+    return (1 + 4 * shown.test_crops + 2 * shown.test_shifts) * (1 + shown.test_mirror)
 
 
 def _divided(dataset: Dataset, validation: list[Choice], settings: Sequence[str]) -> tuple[int, int]:
@@ -395,17 +393,17 @@ def _augmentation(survey: Survey, size: tuple[int, int], epochs: int, base: Reci
     jitter = JITTER if colour and epochs >= JITTER_EPOCHS else 0.0
     changes: dict[str, Any] = {"augment.hflip": 0.5 if colour else 0.0, "augment.color_jitter": jitter}
     given = _with(settings, override(base, changes))
-    changes["test_mirror"] = given.augment.hflip > 0  # who learns from mirrored images can be asked about both
     if survey.small:
         cutout = CUTOUT if epochs >= CUTOUT_EPOCHS else 0.0
         changes |= {"augment.crop": "pad", "augment.crop_padding_mode": "reflect", "augment.cutout": cutout}
     else:
         changes |= {"augment.crop": "resized", "augment.crop_scale": (0.35, 1.0)}
-        # Such crops show things larger than whole photographs do, so corners are asked about as well.
-        changes["test_crops"] = _with(settings, override(base, changes)).augment.crop == "resized"
+    views = fitting_views(_with(settings, override(base, changes)).augment)
+    changes |= views
     covered = "a covered square" if changes.get("augment.cutout") else ""
     light = ", ".join(filter(None, ["crops", covered, "changed colours" if jitter else ""]))
-    asked = "; corners are asked about when predicting" if changes.get("test_crops") else ""
+    asked = "; corners are asked about when predicting" * views["test_crops"]
+    asked += "; images are asked about moved by a pixel or so, too" * views["test_shifts"]
     mirrored = (
         f"mirrored too, also when predicting{asked}"
         if colour

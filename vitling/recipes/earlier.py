@@ -23,6 +23,7 @@ EARLIER = {
 ADDED_LAST = {
     "group": "",
     "test_crops": False,
+    "test_shifts": False,
     "soup_epochs": 0,
     "unlabelled": "",
     "unlabelled_method": Recipe.unlabelled_method,

@@ -113,6 +113,7 @@ class Recipe:
     interpolation: Literal["bilinear", "bicubic"] = "bicubic"  # of fitting
     test_mirror: bool = False  # predictions are the mean of an image's and its mirror image's, in twice the time
     test_crops: bool = False  # and of its four corners, in five times the time
+    test_shifts: bool = False  # and of the image moved by a pixel or more, twice, in three times the time
     mean: tuple[Share, ...] | None = None  # of pixels from 0 to 1; None: of the training split
     std: tuple[PartOf, ...] | None = None
     fraction: PartOf = 1.0

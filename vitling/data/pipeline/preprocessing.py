@@ -14,7 +14,10 @@ from vitling.validation.values import Channels, PartOf, Range, Side, check
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from vitling.recipes.schema import Augment
+
 CORNER = 0.8  # of a side: about as large as objects are in the crops that are learnt from
+SHIFT = 1 / 32  # of a side: a quarter of what padded crops move images by
 SMALL_SIDE = 96  # images of one size and no longer than this keep their size; others are photographs
 
 
@@ -34,6 +37,7 @@ class PreprocessingRecord(_PreprocessingRecord, total=False):
     interpolation: Literal["bilinear", "bicubic"]
     test_mirror: bool
     test_crops: bool
+    test_shifts: bool
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,7 @@ class Preprocessing:
     interpolation: str = "bicubic"
     test_mirror: bool = False  # whether the mirror image is asked too
     test_crops: bool = False  # whether its four corners, enlarged, are asked too
+    test_shifts: bool = False  # whether it is asked about moved, too
 
     white = renamed_attribute("white", "max_value")
 
@@ -77,14 +82,24 @@ class Preprocessing:
     def score(self, network: "Callable[[Tensor], Tensor]", images: "Tensor") -> "Tensor":
         """Logits of normalised images (B, C, H, W): the mean over an image's views, where it has others than itself."""
         others = list(_corners(images)) if self.test_crops else []
+        if self.test_shifts:
+            others += _moved(images)
         if self.test_mirror:
             others += [view.flip(-1) for view in (images, *others)]
         logits = network(images)
         return sum((network(view) for view in others), logits) / (1 + len(others)) if others else logits
 
-    def with_all_views(self) -> "Preprocessing":
-        """The same with corners and mirror images asked about: test-time augmentation."""
-        return replace(self, test_mirror=True, test_crops=True)
+    def with_views(self, augment: "Augment | None") -> "Preprocessing":
+        """The same with all views asked about that are like what training showed: test-time augmentation.
+
+        Where nobody knows that, corners and mirror images: most networks learn from resized crops and from both.
+        """
+        views: dict[str, Any] = fitting_views(augment) if augment else {"test_mirror": True, "test_crops": True}
+        if not any(views.values()):
+            raise UserError(
+                "tta: training showed neither crops nor mirror images, so other views mislead; leave it out."
+            )
+        return replace(self, **views)
 
     def normalize_array(self, images: np.ndarray) -> np.ndarray:
         """The same of an array, equal to the last bit: float32 in the same order."""
@@ -97,6 +112,30 @@ class Preprocessing:
         """The arguments of `decode`, `load_image` and `load_split`."""
         names = ("size", "fit", "channels", "max_value", "test_crop", "interpolation")
         return {name: getattr(self, name) for name in names}
+
+
+def fitting_views(augment: "Augment") -> dict[str, Any]:
+    """The views of an image that are like what training with this augmentation shows; any other only misleads.
+
+    Resized crops show things larger than whole images do, and so do corners. Padded crops show them moved.
+    """
+    return {
+        "test_mirror": augment.hflip > 0,
+        "test_crops": augment.crop == "resized",
+        "test_shifts": augment.crop == "pad" and augment.crop_padding > 0,
+    }
+
+
+def _moved(images: "Tensor") -> "list[Tensor]":
+    """Each image moved up and to the left, and down and to the right; its own reflection fills the edge."""
+    from torch.nn.functional import pad  # an exported file is fed without it
+
+    height, width = images.shape[-2:]
+    rows, columns = (max(1, round(SHIFT * side)) for side in (height, width))
+    if rows >= height or columns >= width:
+        return []
+    wide = pad(images, (columns, columns, rows, rows), mode="reflect")
+    return [wide[..., -height:, -width:], wide[..., :height, :width]]
 
 
 def _corners(images: "Tensor") -> "Iterator[Tensor]":

@@ -77,7 +77,7 @@ def prepare_training_data(
                 raise UserError(f"{key} has {len(values)} values, but the images have {dataset.channels} channels.")
     else:
         mean, std = map(tuple, channel_statistics(pixels()))
-    shown = {name: getattr(recipe, name) for name in ("test_crop", "test_mirror", "test_crops")}
+    shown = {name: getattr(recipe, name) for name in ("test_crop", "test_mirror", "test_crops", "test_shifts")}
     preprocessing = Preprocessing(size=size, mean=tuple(mean), std=tuple(std), **shown, **args)
     val_source = load_split(val, "val", **preprocessing.fit_args(), **reader)
     return TrainingData(dataset, train_source, val_source, preprocessing, {"train": train, "val": val})

@@ -19,6 +19,7 @@ NEUTRAL: dict[str, Any] = {
     "keep": "last",
     "test_mirror": False,
     "test_crops": False,
+    "test_shifts": False,
     "compile": "off",
     "accumulate": 1,
     "validate_every": 1,
