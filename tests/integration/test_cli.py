@@ -109,7 +109,7 @@ def test_wrong_commands_are_one_clear_line(tmp_path, photographs, run):
     (tmp_path / "empty").mkdir()
     assert "nowhere" in error("train", tmp_path / "nowhere")
     assert "empty" in error("train", tmp_path / "empty")
-    assert "unknown recipe key 'epoch'. Did you mean epochs?" in error(
+    assert "unknown recipe key 'epoch'. Did you mean epochs or soup_epochs?" in error(
         "train", "digits", "epoch=3", "--out", tmp_path / "a"
     )
     assert "unknown recipe 'digits/vit'" in error("train", "digits", "--recipe", "digits/vit")

@@ -468,7 +468,7 @@ def test_a_run_keeps_the_precision_that_it_began_with(tmp_path):
     again = train(replace(RECIPE, epochs=2), tmp_path / "run")
     assert again.info["precision"] == "bf16"
     assert again.finished
-    assert vitling.train_more(tmp_path / "run", 2.0).info["precision"] == "bf16"
+    assert vitling.train_more(tmp_path / "run", 5.0).info["precision"] == "bf16"
 
 
 def test_what_is_asked_for_comes_before_what_was_planned(tmp_path):
