@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 import vitling
 from vitling.callbacks import Callback
+from vitling.data.sources.dataset import open_dataset
 from vitling.errors import UserError
 from vitling.planning.plan import plan
 from vitling.recipes import Optim, Recipe, replace
@@ -279,6 +280,10 @@ def test_self_training_resumes_exactly_and_leaves_the_datas_own_images_out(taugh
     assert labels["rows"].max() < 63
     assert (labels["soft_labels"].amax(dim=1) >= 0.5).all()
     assert torch.allclose(labels["soft_labels"].sum(dim=1), torch.ones(len(labels["rows"])))
+    names = open_dataset(f"unlabelled:{folders / 'loose'}").splits["train"].names
+    asked = [folders / "loose" / names[row] for row in labels["rows"].tolist()]
+    answers = vitling.Predictor(folders / "teacher").probabilities(asked)  # which are calibrated
+    torch.testing.assert_close(labels["soft_labels"], torch.from_numpy(answers), rtol=1e-4, atol=1e-5)
     with pytest.raises(Interrupted):
         train(recipe, folders / "parts", settings=ONE_THREAD, callback=StopAt(3, "self_training"))
     train(recipe, folders / "parts", settings=ONE_THREAD)

@@ -1,8 +1,8 @@
 """Self-training: a finished run says what unlabelled images show, and where it is sure they are learnt from beside the labelled ones.
 
 Papers: Xie et al. 2020, "Self-training with Noisy Student improves ImageNet classification"; Lee 2013, "Pseudo-Label". The labels are soft, the
-teacher's whole prediction; the student sees them augmented and mixed, the teacher as they are. Every batch gains as many unlabelled images
-as `unlabelled_share` says. Deviates: the teacher is asked once, before the training, and its answers are kept in the run.
+teacher's whole prediction, calibrated; the student sees them augmented and mixed, the teacher as they are. Every batch gains as many
+unlabelled images as `unlabelled_share` says. Deviates: the teacher is asked once, before the training, and its answers are kept in the run.
 """
 
 from dataclasses import dataclass
@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from vitling.callbacks import Callback
 from vitling.data.augment.augment import Augment
 from vitling.data.pipeline.loader import Resident
 from vitling.data.pipeline.preprocessing import as_size
@@ -25,6 +26,7 @@ from vitling.data.sources.images import Images
 from vitling.data.sources.unlabelled import PREFIX
 from vitling.errors import UserError
 from vitling.evaluation.loop import evaluate_batches
+from vitling.evaluation.temperature import calibrate
 from vitling.files import starting_with, write_bytes
 from vitling.methods.distillation import answer_order, open_teacher
 from vitling.methods.method import Batch
@@ -37,7 +39,9 @@ from vitling.validation.documents import damaged
 from vitling.validation.values import PartOf, Range
 
 FILE = "soft_labels.safetensors"
-CONFIDENCE = 0.9  # that the likeliest class must have: what noisy labels cost is more than what a few more images bring
+# That the likeliest class must have at least: it is then more often true than not. Networks that learnt from smoothed and mixed labels
+# are seldom surer, and a soft label says itself how sure it is.
+CONFIDENCE = 0.5
 NEEDS = (
     "method=self_training needs method_args.teacher=RUN, a finished run on the same classes, and method_args.unlabelled=IMAGES, "
     "a folder or any data."
@@ -166,7 +170,8 @@ def _write(
     answers = evaluate_batches(
         teacher.module, source, teacher.preprocessing, task="asking the teacher", callback=callback
     )
-    soft_labels = torch.cat([logits.softmax(dim=1).cpu()[:, order] for logits, _ in answers])
+    temperature = _find_temperature(teacher, callback)
+    soft_labels = torch.cat([(logits / temperature).softmax(dim=1).cpu()[:, order] for logits, _ in answers])
     sure = soft_labels.amax(dim=1) >= confidence
     if not sure.any():
         highest = 100 * soft_labels.max().item()
@@ -175,6 +180,21 @@ def _write(
             "lower it, or train the teacher longer."
         )
     write_bytes(path, to_safetensors({"rows": rows[sure], "soft_labels": soft_labels[sure]}, about), ours=_is_labels)
+
+
+def _find_temperature(teacher: OpenedModel, callback: Callback) -> float:
+    """What the teacher's logits are divided by, so that it is as often correct as it is confident."""
+    if teacher.run is not None:
+        try:
+            return calibrate(teacher.run, callback=callback).temperature
+        except UserError as error:
+            reason = str(error)
+    elif teacher.metadata is not None and teacher.metadata.temperature is not None:
+        return teacher.metadata.temperature
+    else:
+        reason = f"{teacher.name} was saved without a temperature"
+    callback.log(f"the teacher's confidence is its own, not calibrated: {reason}")
+    return 1.0
 
 
 def _read(path: Path, about: dict[str, str], dataset: Dataset) -> tuple[Tensor, Tensor]:
