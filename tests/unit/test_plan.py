@@ -132,12 +132,15 @@ def test_a_device_that_is_elsewhere_is_known_by_name_and_slower_ones_take_longer
 
 def test_augmentation_grows_with_the_number_of_epochs():
     data = a_dataset((16, 16), counts=(500, 500))
-    short, medium, long = (chosen(data, f"epochs={epochs}") for epochs in (5, 60, 400))
-    assert short.augment.color_jitter == 0 < medium.augment.color_jitter
-    assert "cutmix" not in short.method_args
+    short, light, medium, long = (chosen(data, f"epochs={epochs}") for epochs in (5, 20, 60, 400))
+    assert short.augment.color_jitter == 0 < light.augment.color_jitter
+    assert "cutmix" not in light.method_args
+    assert not light.augment.randaugment
     assert medium.method_args["cutmix"]
-    assert not medium.augment.randaugment
-    assert long.augment.randaugment
+    assert medium.augment.randaugment.startswith("rand-m5-")
+    assert medium.augment.color_jitter == 0  # RandAugment changes colours itself
+    assert long.augment.randaugment.startswith("rand-m9-")
+    assert "mixup" not in medium.method_args
     assert long.method_args["mixup"]
     taught = chosen(data, "epochs=400", "method=token_labeling")
     assert "mixup" not in taught.method_args

@@ -75,8 +75,8 @@ GPU_VIEWS, GPU_EPOCHS = (
 TINY_SIDE = 16  # below it, moving an image by a pixel makes another image of it
 JITTER_EPOCHS, JITTER = 15, 0.4  # from which changed colours pay
 CUTOUT_EPOCHS, CUTOUT = 10, 0.25  # from which a covered square pays
-CUTMIX_EPOCHS = 50  # from which mixed images pay
-STRONG_EPOCHS = 300  # from which RandAugment, erasing and mixup pay too
+MODERATE_EPOCHS = 50  # from which mixed images and a mild RandAugment pay
+STRONG_EPOCHS = 300  # from which a stronger RandAugment, erasing and mixup pay too
 VALIDATIONS = 12  # of a run: enough to watch it, and to see that a late epoch is not worse than an early one
 VALIDATION_SHARE, LOOK = 0.05, 0.4  # of the time, at most; a look at an image beside a step on it
 MANY_IMAGES, SMALL_VALIDATION = 5_000, 0.05  # from which so small a part is enough to pick the epoch by
@@ -84,6 +84,7 @@ UNBALANCED = 10  # images of the largest class per image of the smallest
 CHECKED_FILES = 5_000  # so many files are tried before training, and the bad ones left out
 
 MIXED = {"method_args.cutmix": 1.0, "method_args.mix_prob": 0.5}
+MILD = {"augment.randaugment": "rand-m5-mstd0.5-inc1", "augment.color_jitter": 0.0}  # which changes colours, too
 STRONG = {"augment.randaugment": "rand-m9-mstd0.5-inc1", "augment.erase": 0.25}
 STRONG |= {"method_args.mixup": 0.8, "method_args.cutmix": 1.0, "method_args.mix_prob": 1.0}
 
@@ -415,9 +416,11 @@ def _augmentation(survey: Survey, size: tuple[int, int], epochs: int, base: Reci
         return Choice(
             "augmentation", "strong", reason, "the 300-epoch rows of DHVT, T2T-ViT and DeiT", {**changes, **STRONG}
         )
-    if epochs >= CUTMIX_EPOCHS and mixes:
-        reason = f"{light}, and cutmix on half of the images; {mirrored}"
-        return Choice("augmentation", "moderate", reason, "single runs (docs/results.md)", {**changes, **MIXED})
+    if epochs >= MODERATE_EPOCHS and mixes:
+        shown = ", ".join(filter(None, ["crops", covered]))
+        reason = f"{shown}, a mild RandAugment, and cutmix on half of the images; {mirrored}"
+        changes |= {**MILD, **MIXED}
+        return Choice("augmentation", "moderate", reason, "single runs (docs/results.md)", changes)
     reason = f"{light}, {mirrored}; stronger augmentation pays in longer runs"
     return Choice("augmentation", "light", reason, "single runs (docs/results.md)", changes)
 
