@@ -290,6 +290,20 @@ def test_self_training_resumes_exactly_and_leaves_the_datas_own_images_out(taugh
     assert what_is_left(folders / "whole") == what_is_left(folders / "parts")
 
 
+def test_token_labels_take_unlabelled_images_too_and_resume_exactly(taught):
+    folders, recipe = taught
+    args = {**recipe.method_args, "labels": "truth", "unlabelled_share": 0.5}
+    recipe = replace(recipe, model="boot_vit_test", model_args={}, method="token_labeling", method_args=args)
+    train(recipe, folders / "whole", settings=ONE_THREAD)
+    with pytest.raises(Interrupted):
+        train(recipe, folders / "parts", settings=ONE_THREAD, callback=StopAt(3, "token_labeling"))
+    train(recipe, folders / "parts", settings=ONE_THREAD)
+    assert what_is_left(folders / "whole") == what_is_left(folders / "parts")
+    for args, said in (({"teacher": "a"}, "give both or neither"), ({"confidence": 0.7}, "are for unlabelled images")):
+        with pytest.raises(UserError, match=said):
+            train(replace(recipe, method_args={"labels": "truth", **args}), folders / "run", settings=ONE_THREAD)
+
+
 def test_a_teacher_that_is_sure_of_nothing_is_said_and_leaves_nothing(taught):
     folders, recipe = taught
     strict = replace(recipe, method_args={**recipe.method_args, "confidence": 1.0})

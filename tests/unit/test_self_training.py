@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from vitling.data.augment.augment import Augment
 from vitling.errors import UserError
 from vitling.methods import check_method, create_method
-from vitling.methods.self_training import Pool
+from vitling.methods.pool import Pool
 from vitling.models import build_model
 
 CLASSES = 3
@@ -64,6 +64,28 @@ def test_targets_are_mixed_as_the_images_are():
         wanted = F.cross_entropy(method.model(mixed), targets * kept + targets.flip(0) * (1 - kept))
     assert share.max() < 1
     torch.testing.assert_close(losses["loss"].detach(), wanted)
+
+
+def test_every_token_of_an_unlabelled_image_learns_its_soft_label():
+    alone = make_method().pool
+    torch.manual_seed(0)
+    model = build_model("boot_vit_test", num_classes=CLASSES, in_chans=3, img_size=(16, 16))
+    args = dict(num_classes=CLASSES, mix_token=False, label_smoothing=0.0, unlabelled_share=0.5)
+    method = create_method("token_labeling", model, pool=alone, **args).eval()
+    batch = {"image": torch.randn(4, 3, 16, 16), "label": torch.tensor([0, 2, 1, 1])}
+    torch.manual_seed(5)
+    losses = method(batch, 0.0)
+    torch.manual_seed(5)
+    drawn = torch.randint(7, (2,))
+    images = torch.cat([batch["image"], alone.augment(alone.images[drawn])])
+    targets = torch.cat([F.one_hot(batch["label"], CLASSES).float(), alone.soft_labels[drawn]])
+    with torch.no_grad():
+        tokens = model.forward_features(images)
+        of_class = F.cross_entropy(model.forward_head(tokens), targets)
+        dense = method.dense_head(tokens[:, model.num_prefix_tokens :]).transpose(1, 2)
+        of_tokens = F.cross_entropy(dense, targets[:, :, None].expand(-1, -1, dense.shape[2]))
+    torch.testing.assert_close(losses["cls_label"].detach(), of_class)
+    torch.testing.assert_close(losses["token_labels"].detach(), of_tokens)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ Every image is held out by exactly one fold. What that fold's network says of it
 networks together give the model. The same call again resumes: folds that are finished stay as they are.
 """
 
+import os
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -76,6 +77,11 @@ def _check(recipe: Recipe, folds: int, settings: Settings) -> None:
     if recipe.folds or recipe.fold:
         raise UserError(
             f"folds={recipe.folds} fold={recipe.fold} of the recipe train one fold; leave them out where all of them are trained."
+        )
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UserError(
+            f"the folds of an ensemble are trained by one process, not {os.environ['WORLD_SIZE']}; leave the launcher out, or train single "
+            "folds with it: folds=5 fold=0 and so on."
         )
     if settings.shard:
         raise UserError("an ensemble is joined in one process; leave shard out, or train single folds with it.")

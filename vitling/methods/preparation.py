@@ -1,12 +1,13 @@
 """Preparation: what a method may use to get ready, before it is built around its model."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from vitling._deprecated import renamed_attribute
 from vitling.callbacks import Callback
+from vitling.data.pipeline.reading import Reading
 from vitling.data.pipeline.training_data import TrainingData
 from vitling.recipes import Optim, Recipe
 from vitling.runs.run import Run
@@ -22,6 +23,7 @@ class Preparation:
     callback: Callback
     train: Callable[[Recipe, str], Run]  # another recipe, into a subfolder; resumed or reused if it is there
     once: Callable[[Callable[[], Any]], Any]  # call in one process first; the others call it then and find its files
+    reading: Reading = field(default_factory=Reading)  # where data lies and how it is read
 
     say = renamed_attribute("say", "callback.log")
     on_progress = renamed_attribute("on_progress", "callback.on_progress")
@@ -36,6 +38,7 @@ def cnn_recipe(recipe: Recipe, *, model: str, epochs: int, optim: Optim, **chang
         method="supervised",
         method_args=dict(label_smoothing=0.1),
         init="",
+        unlabelled="",
         freeze=(),
         epochs=epochs,
         batch_size=min(recipe.batch_size, 128),

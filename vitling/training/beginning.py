@@ -4,14 +4,16 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 from accelerate import Accelerator
 
 from vitling.callbacks import Callback
 from vitling.data.pipeline.preprocessing import as_size
+from vitling.data.pipeline.reading import Reading
 from vitling.data.pipeline.training_data import TrainingData, prepare_training_data
-from vitling.data.sources.dataset import Dataset
+from vitling.data.sources.dataset import Dataset, takes_root
 from vitling.errors import UserError
 from vitling.methods import Preparation, find_method, prepare_method
 from vitling.models import default_size
@@ -368,10 +370,17 @@ def _preparation(
             run.update(asked=asked, status="preparing", **preparing, **({"plugins": plugins} if plugins else {}))
         accelerator.wait_for_everyone()
 
-    def train_first(first: Recipe, name: str, share: float = FIRST_RUN_SHARE, dataset: Dataset | None = None) -> Run:
+    def train_first(
+        first: Recipe,
+        name: str,
+        share: float = FIRST_RUN_SHARE,
+        dataset: Dataset | None = None,
+        reading: Reading | None = None,
+    ) -> Run:
         begin()
         budget = settings.budget_seconds
-        own = replace(settings, trackers=(), budget_seconds=budget and budget * share)
+        reading = reading or settings.reading
+        own = replace(settings, trackers=(), budget_seconds=budget and budget * share, reading=reading)
         try:
             trained = train_into(Run(run.path / name), first, own, callback, accelerator, dataset)
         except BudgetTooShort as error:
@@ -390,10 +399,13 @@ def _preparation(
         return train_first(first, name, dataset=data.dataset)
 
     def first_stage() -> Run:
-        reading = settings.reading
-        return train_first_stage(run, recipe, data, reading=reading, callback=callback, once=once, train=train_first)
+        own = settings.reading
+        reading = own if takes_root(recipe.unlabelled) else replace(own, root=None)
+        train_there = partial(train_first, reading=reading)
+        return train_first_stage(run, recipe, data, reading=reading, callback=callback, once=once, train=train_there)
 
-    return Preparation(recipe, data, run.path, callback, train_on_data, once), first_stage
+    preparation = Preparation(recipe, data, run.path, callback, train_on_data, once, settings.reading)
+    return preparation, first_stage
 
 
 def _count_groups(data: TrainingData) -> dict[str, int]:

@@ -59,6 +59,7 @@ def _stage_recipe(run: Run, recipe: Recipe, data: TrainingData) -> Recipe:
         fraction_rule="vitling",
         folds=0,
         fold=0,
+        group="",  # of the labelled images
         test_split="test",
         val_fraction=HELD_OUT,
         batch_size=min(max(stage.batch_size, BATCH), max(2, images // 4)),
@@ -87,7 +88,11 @@ def _divide(run: Run, recipe: Recipe, data: TrainingData, reading: Reading, call
     name = canonical_name((WITH_TEST if recipe.unlabelled_test else PREFIX) + recipe.unlabelled)
     try:
         found = open_dataset(
-            name, download=reading.download, channels=data.dataset.channels, on_bad_image=recipe.on_bad_image
+            name,
+            root=reading.root,
+            download=reading.download,
+            channels=data.dataset.channels,
+            on_bad_image=recipe.on_bad_image,
         ).found
     except UserError as error:
         raise UserError(f"unlabelled={recipe.unlabelled}: {error}") from None

@@ -253,11 +253,18 @@ def _find(data: str, root: str | None, download: bool, sampled: bool, group: str
     return name, found
 
 
+def takes_root(data: str) -> bool:
+    """Whether `root` says where such data lies: of named datasets, and of lists of paths."""
+    if name := match_name(data):
+        return name != "digits"
+    path = Path(data).expanduser()
+    return path.suffix.lower() in LISTS and not path.is_dir()
+
+
 def _find_images(data: str, root: str | None, download: bool, sampled: bool, column: str) -> tuple[str, Found]:
     """Which kind of source it is, and what it holds."""
     name, path = match_name(data), Path(data).expanduser()
-    takes_root = name != "digits" if name else path.suffix.lower() in LISTS and not path.is_dir()
-    if root is not None and not takes_root:
+    if root is not None and not takes_root(data):
         raise UserError(f"root={root} does not apply to {data}; it is for named datasets and for lists of paths")
     if root is not None and not os.path.isdir(root):
         raise UserError(f"no such folder: root={root}; give the folder that holds the images of {data}")

@@ -38,5 +38,14 @@ def pretraining_recipe(recipe: Recipe, method: str, *, channels: int) -> Recipe:
     jitter = own.get("color_jitter", 0.0) if channels == 3 else 0.0
     augment = {**tree["augment"], **PLAIN, **own.get("augment", {}), "color_jitter": jitter}
     optim = {**to_dict(Recipe())["optim"], **own.get("optim", {}), "warmup_epochs": WARMUP_SHARE * recipe.epochs}
-    changes = {**NEUTRAL, "method": method, "method_args": {}, "augment": augment, "optim": optim}
+    # A network that exchanges tokens while it is trained does so for its labels; it has no weights for that.
+    model_args = {key: value for key, value in recipe.model_args.items() if key != "mix_token"}
+    changes = {
+        **NEUTRAL,
+        "method": method,
+        "method_args": {},
+        "model_args": model_args,
+        "augment": augment,
+        "optim": optim,
+    }
     return override(recipe, changes)

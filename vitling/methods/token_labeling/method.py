@@ -21,6 +21,7 @@ from vitling.data.pipeline.training_data import split_training
 from vitling.errors import UserError
 from vitling.methods.method import Batch, Trial
 from vitling.methods.mixing import MixingMethod
+from vitling.methods.pool import CONFIDENCE, Pool, UnlabelledShare, make_pool
 from vitling.methods.preparation import Preparation, cnn_recipe
 from vitling.methods.token_labeling.label_maps import LabelMaps
 from vitling.methods.token_labeling.relabeling import relabel as write_maps
@@ -30,7 +31,7 @@ from vitling.models.lvvit import Box, Mirror, flip_batch, mix_tokens, random_box
 from vitling.optim import parameter_groups
 from vitling.recipes import Optim, Recipe, replace
 from vitling.runs.opening import Source
-from vitling.validation.values import Count, Range, Share, Side, Weight
+from vitling.validation.values import Count, PartOf, Range, Share, Side, Weight
 
 SMALL_IMAGE = 96  # pixels; up to here relabel=auto trains the ResNet for small images, of stride 8
 SMALLEST_IMAGE = 32  # pixels that it sees, so that its maps have four cells on a side
@@ -42,7 +43,8 @@ class TokenLabeling(MixingMethod):
 
     `maps` holds the label maps of the training split; without them, every token learns the label of its image.
     `label_tokens=False` is plain re-labeling: one label per crop, none for tokens. `class_label="truth"` gives the class token
-    the data's own label in place of the map's. The weights default to the release's; the paper's dense weight is 0.5.
+    the data's own label in place of the map's. The weights default to the release's; the paper's dense weight is 0.5. Unlabelled images
+    in a `pool` join every batch, `unlabelled_share` times as many: all their tokens learn the soft label of the image.
     """
 
     mixes_tokens = True
@@ -71,6 +73,8 @@ class TokenLabeling(MixingMethod):
         label_smoothing: Share = 0.1,
         mix_token: bool = True,
         axes: Literal["geometric", "official"] = "geometric",
+        pool: Pool | None = None,
+        unlabelled_share: UnlabelledShare = 1.0,
         **mixing: Any,
     ):
         super().__init__(model, num_classes=num_classes, label_smoothing=label_smoothing, **mixing)
@@ -82,6 +86,7 @@ class TokenLabeling(MixingMethod):
             raise UserError(f"{type(model).__name__} has no tokens to label; use a vision transformer.")
         self.maps, self.wants_geometry = maps, maps is not None
         self.label_tokens, self.class_label, self.axes = label_tokens, class_label, axes
+        self.pool, self.unlabelled_share = pool, unlabelled_share
         self.cls_weight, self.dense_weight, self.label_smoothing = cls_weight, dense_weight, label_smoothing
         self.grid = token_grid(model)
         self.mix_token = mix_token
@@ -114,13 +119,16 @@ class TokenLabeling(MixingMethod):
         annotator_epochs: Count | None = None,
         annotator_size: Side | tuple[Side, Side] | None = None,
         top_k: Annotated[int, Range(1, 65_536)] = 5,
+        teacher: str = "",
+        unlabelled: str = "",
+        confidence: PartOf | None = None,
         **others: Any,
     ) -> dict:
-        """Find the label maps, or have them made.
+        """Find the label maps, or have them made; and the soft labels of unlabelled images, where there are some.
 
         `labels` is a folder that `vitling relabel` wrote, or "truth" for no maps; `annotator` a run or a model of timm whose maps
         are made now and kept in the run directory; relabel="auto" trains a small CNN first, for `annotator_epochs`, and takes it as
-        the annotator.
+        the annotator. With `teacher`, a run, the images in `unlabelled` of which it is sure (`confidence`) join with its soft labels.
         """
         given = [bool(source) for source in (labels, annotator, relabel)]
         if given.count(True) != 1 or "maps" in others:
@@ -132,6 +140,20 @@ class TokenLabeling(MixingMethod):
             raise UserError(
                 f"method_args.{annotator_epochs=} is for method_args.relabel=auto, which trains an annotator."
             )
+        if bool(teacher) != bool(unlabelled) or "pool" in others:
+            raise UserError(
+                "unlabelled images join token labeling by method_args.unlabelled=IMAGES and method_args.teacher=RUN together, a finished run on "
+                "the same classes; give both or neither."
+            )
+        if not teacher and (confidence is not None or "unlabelled_share" in others):
+            raise UserError(
+                "method_args.confidence and method_args.unlabelled_share are for unlabelled images; give method_args.unlabelled=IMAGES and "
+                "method_args.teacher=RUN, or leave them out."
+            )
+        if teacher:
+            sure = CONFIDENCE if confidence is None else confidence
+            pool = make_pool(preparation, teacher=teacher, unlabelled=unlabelled, confidence=sure)
+            others = {**others, "pool": pool}
         if labels == "truth":
             return others
         data, recipe = preparation.data, preparation.recipe
@@ -202,6 +224,10 @@ class TokenLabeling(MixingMethod):
         images, target = batch["image"], self.targets(batch)
         if "weight" in batch:  # cross-entropy is linear in the labels, however they are mixed afterwards
             target = target * batch["weight"].to(target)[:, None, None]
+        if self.pool is not None:
+            unlabelled, soft_labels = self.pool.draw(images, self.unlabelled_share)
+            images = torch.cat([images, unlabelled])
+            target = torch.cat([target, soft_labels[:, :, None].expand(-1, -1, target.shape[2])])
         if self.mix.mixes:
             share, boxes = self.mix.draw(len(images), *images.shape[-2:])
             by_token = self.axes == "geometric" and self.label_tokens
