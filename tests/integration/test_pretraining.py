@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 import vitling
 from vitling.callbacks import Callback
+from vitling.data.pipeline.reading import Reading
 from vitling.data.sources.dataset import open_dataset
 from vitling.errors import UserError
 from vitling.planning.plan import plan
@@ -193,6 +194,49 @@ def test_test_images_enter_where_that_is_asked_for_and_the_run_says_so(folders):
     assert "unlabelled_test=true" in (run.path / "report.html").read_text()
 
 
+def test_a_run_that_has_seen_the_test_images_is_begun_from_only_where_that_is_asked_for(folders):
+    short = [*TINY[:2], "epochs=1", "batch_size=8"]
+    pretrained = vitling.pretrain(folders / "loose", folders / "pretrained", short, settings=ONE_THREAD)
+    recipe = replace(
+        LABELS, data=str(folders / "data"), init=str(pretrained.path), fraction=1.0, batch_size=8, epochs=1
+    )
+    with pytest.raises(UserError, match=r"has learnt from 3 images that .* tests on"):
+        vitling.train(recipe, folders / "run", settings=ONE_THREAD)
+    assert not (folders / "run").exists()
+    said = Said()
+    run = vitling.train(replace(recipe, unlabelled_test=True), folders / "run", settings=ONE_THREAD, callback=said)
+    assert any(line.startswith("3 test images were learnt from without labels") for line in said.lines)
+    assert run.info["seen_tests"] == 3
+    assert "3 test images were learnt from without labels" in (run.path / "report.html").read_text()
+
+
+def test_a_first_stage_has_its_own_root_and_no_groups(folders):
+    rows = [
+        f"{path.relative_to(folders)},{path.parent.name},{i % 9}"
+        for i, path in enumerate(sorted((folders / "data/train").rglob("*.png")))
+    ]
+    (folders / "lists").mkdir()
+    (folders / "lists" / "data.csv").write_text("\n".join(["path,label,patient", *rows]))
+    recipe = replace(
+        LABELS, data=str(folders / "lists" / "data.csv"), unlabelled=str(folders / "data"), group="patient"
+    )
+    recipe = replace(recipe, fraction=1.0, batch_size=4, epochs=1)
+    settings = replace(ONE_THREAD, reading=Reading(root=folders))
+    assert vitling.train(recipe, folders / "run", settings=settings).first_stage.finished
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (dict(unlabelled_method="dino"), "add unlabelled=IMAGES"),
+        (dict(unlabelled_test=True), "nothing of that"),
+    ],
+)
+def test_settings_of_a_first_stage_want_one(tmp_path, args, said):
+    with pytest.raises(UserError, match=said):
+        train(replace(LABELS, **args), tmp_path / "run", settings=ONE_THREAD)
+
+
 def test_the_commands_work_on_a_flat_folder_and_in_one_go(folders):
     out = run_command(
         "pretrain", folders / "loose", *TINY[:3], "batch_size=8", "--out", folders / "run", "--threads", 1
@@ -212,6 +256,7 @@ def test_the_commands_work_on_a_flat_folder_and_in_one_go(folders):
         (["pretrain", "nowhere/at/all"], "no such path"),
         (["pretrain", "digits", "method=supervised"], "learns from labels"),
         (["pretrain", "digits", "method=dinno"], "Did you mean dino"),
+        (["pretrain", "digits", "unlabelled_method=dino"], "takes method=dino"),
         (["pretrain", "digits", "keep=best"], "keep=last"),
         (["pretrain", "digits", "method_args.mask_ratio=2"], "mask_ratio"),
         (["pretrain", "digits", "unlabelled_test=maybe"], "true or false"),

@@ -2,11 +2,12 @@
 
 import hashlib
 from collections.abc import Iterable
+from functools import partial
 
 import numpy as np
 
 from vitling.callbacks import Callback
-from vitling.data.sources.images import BadImage, FileImages, Images
+from vitling.data.sources.images import BadImage, Images
 from vitling.data.threads import map_threads
 
 
@@ -17,14 +18,16 @@ def find_shared(
     task: str = "looking for shared images",
     callback: Callback | None = None,
 ) -> np.ndarray:
-    """Positions of the images that are also among others: the same bytes where both are files, else the same pixels."""
+    """Positions of the images that are also among others: the same pixels, however they are stored.
+
+    Grey is grey with one channel or three, and a file may have been saved again without loss. Another size or quality is another image.
+    """
     others = list(others)
-    as_files = all(isinstance(one, FileImages) for one in (images, *others))
-    known = {key for one in others for key in _keys(one, as_files)} - {b""}
+    known = {key for one in others for key in map_threads(partial(_key, one), range(len(one)))} - {b""}
     if not known:
         return np.empty(0, np.int64)
     found = []
-    for i, key in enumerate(_keys(images, as_files)):
+    for i, key in enumerate(map_threads(partial(_key, images), range(len(images)))):
         if key in known:
             found.append(i)
         if callback:
@@ -32,16 +35,14 @@ def find_shared(
     return np.array(found, dtype=np.int64)
 
 
-def _keys(images: Images, as_files: bool) -> Iterable[bytes]:
-    """What each image holds, as a hash; empty of one that cannot be read."""
-
-    def key(i: int) -> bytes:
-        try:
-            if as_files and isinstance(images, FileImages):
-                return hashlib.sha256(images.encoded(i)).digest()
-            pixels = np.ascontiguousarray(images.read(i))
-            return hashlib.sha256(str(pixels.shape).encode() + pixels.tobytes()).digest()
-        except (BadImage, OSError):
-            return b""
-
-    return map_threads(key, range(len(images)))
+def _key(images: Images, i: int) -> bytes:
+    """What an image shows, as a hash; empty of one that cannot be read."""
+    try:
+        pixels = images.read(i)
+    except (BadImage, OSError):
+        return b""
+    if pixels.shape[2] in (2, 4) and (pixels[..., -1] == np.iinfo(pixels.dtype).max).all():  # opaque
+        pixels = pixels[..., :-1]
+    if pixels.shape[2] == 3 and (pixels == pixels[..., :1]).all():
+        pixels = pixels[..., :1]
+    return hashlib.sha256(str(pixels.shape).encode() + np.ascontiguousarray(pixels).tobytes()).digest()

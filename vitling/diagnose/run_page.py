@@ -50,6 +50,7 @@ from vitling.reports.page import (
     write_page,
 )
 from vitling.runs.run import FIRST_STAGE, Run
+from vitling.training.first_stage import seen_tests
 from vitling.validation.documents import read_json
 
 SHOWN = 12  # pictures in a strip
@@ -392,6 +393,8 @@ def summary_facts(run: Run, test: Evaluation | None) -> dict[str, str]:
         facts["model"] = f"{recipe.model}, {info['parameters'] / 1e6:.2f} M parameters, {recipe.method} training"
     if stage := info.get("first_stage"):
         facts["first stage"] = first_stage_fact(stage)
+    if seen := info.get("seen_tests"):
+        facts["test images"] = f"{seen_tests(seen)}, so a test number is of images it has seen"
     return {
         **facts,
         "data": f"{data['name']}: {data['train_images']:,} training and {data['val_images']:,} validation images, {len(run.class_names)} classes",

@@ -85,7 +85,7 @@ def test_images(run: Run) -> str:
     """Whether a test split was among the images."""
     if run.uses_test_images:
         return "the test split was among the images (unlabelled_test=true): a test number afterwards is of images that it has seen"
-    return "no test split was among the images"
+    return "no test split of these images was among them"
 
 
 def picture_sections(run: Run) -> list[Section]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from vitling.callbacks import Callback
 from vitling.data.pipeline.preprocessing import Preprocessing
+from vitling.data.pipeline.training_data import open_recipe_data
 from vitling.data.sources.dataset import Dataset
 from vitling.diagnose.paged import write_trained
 from vitling.ensembles.joining import join
@@ -20,6 +21,7 @@ from vitling.recipes import Recipe, from_dict, to_dict
 from vitling.runs.run import FOLD, Run, asked_ensemble, asked_for
 from vitling.training.beginning import train
 from vitling.training.budget import BudgetTooShort
+from vitling.training.knowledge import find_knowledge
 from vitling.training.settings import Settings
 
 MOST = 100  # folds
@@ -55,6 +57,12 @@ def train_folds(
         if run.finished:
             callback.log(f"{run.path} is finished already: {run.info['stopped']}.")
         else:
+            dataset = open_recipe_data(recipe, settings.reading, opened=dataset)
+            if reason := find_knowledge(recipe, dataset):
+                run.give_back()
+                raise UserError(
+                    f"{reason}, so no image would be judged by a network that does not know it; leave it out where folds are trained."
+                )
             record = {"plan": planned} if planned else {}
             run.update(asked=asked, status="preparing", member_recipe=to_dict(recipe), **record)
             _Folds(run, recipe, folds, distill, settings, dataset, callback).train_and_join()

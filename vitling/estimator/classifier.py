@@ -45,6 +45,7 @@ from vitling.runs.run import Run, asked_ensemble, asked_for
 from vitling.training.duration import parse_duration
 from vitling.training.settings import Settings
 from vitling.training.signals import Interrupted
+from vitling.validation.values import show
 
 # What a run records beside its weights: enough to export it when its folder is gone.
 RECORDS = ("run.json", "recipe.yaml", "metrics.jsonl", "timing.jsonl", "calibration.json", "best/config.json")
@@ -280,6 +281,10 @@ class ViTClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transforme
             return ""
         if isinstance(given, str | Path):
             return canonical_name(given)
+        if not hasattr(given, "__len__") or not len(given):
+            raise UserError(
+                f"unlabelled={show(given)} holds no images; give an array or a list of images, a folder, or None."
+            )
         given = only_column(given)
         nothing = np.zeros(len(given), np.int64)
         if is_list_of_images(given):

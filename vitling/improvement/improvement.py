@@ -35,6 +35,7 @@ from vitling.runs.run import Run, environment, load_run
 from vitling.studies.engines import create_engine
 from vitling.studies.study import Study, study
 from vitling.training.beginning import train
+from vitling.training.knowledge import find_knowledge, has_learnt_from
 from vitling.training.settings import Settings
 from vitling.validation.values import Range, check
 
@@ -504,23 +505,21 @@ def _baseline(symptoms: Symptoms, final: float) -> tuple[Candidate, list[Omitted
 
 def _refuse_knowledge(recipe: Recipe, dataset: Dataset) -> None:
     """Refuse a recipe that learns from something which has seen the images that would be held out."""
-    args = recipe.method_args
-    if args.get("labels", "truth") != "truth":
+    if recipe.unlabelled:
         raise UserError(
-            f"the run learns from the label maps in {args['labels']}, whose annotator may have seen the images that would be held out; "
-            "improve a run with method_args.relabel=auto, or without token labels."
+            f"the run learns from the images in unlabelled={recipe.unlabelled} first, and those that would be held out may be among them; "
+            "improve a run that learns without it."
         )
-    for key, source in (("init", recipe.init), ("teacher", args.get("teacher")), ("annotator", args.get("annotator"))):
-        if source and source != "auto" and (reason := _why_not_from(str(source), dataset)):
-            raise UserError(f"the run's {key} {reason}; improve a run that learns without it.")
+    if reason := find_knowledge(recipe, dataset):
+        raise UserError(
+            f"{reason}; improve a run that learns without it"
+            + ", or with method_args.relabel=auto." * ("maps" in reason)
+        )
 
 
 def _why_not_from(source: str, dataset: Dataset) -> str:
     """Why weights cannot be begun with: a run on the same data has learnt from the images that would confirm."""
-    path = Path(source) if source else None
-    if path is None or not (path / "run.json").exists():
-        return ""
-    same = Run(path).data_fingerprint == dataset.fingerprint
+    same = bool(source) and has_learnt_from(source, dataset)
     return f"{source} has learnt from the same images, those that would be held out among them" if same else ""
 
 

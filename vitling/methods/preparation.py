@@ -39,6 +39,8 @@ def cnn_recipe(recipe: Recipe, *, model: str, epochs: int, optim: Optim, **chang
         method_args=dict(label_smoothing=0.1),
         init="",
         unlabelled="",
+        unlabelled_method=Recipe.unlabelled_method,
+        unlabelled_test=False,
         freeze=(),
         epochs=epochs,
         batch_size=min(recipe.batch_size, 128),

@@ -108,10 +108,11 @@ def plan(
     # A recipe that is given is trained in float32 unless somebody asks for more.
     machine = find_machine(device) if device else this_machine(threads, precision or ("no" if recipe else ""))
     given = load_recipe(recipe or DEFAULT) if not isinstance(recipe, Recipe) else recipe
-    asked = override(given, [text for text in settings if text.partition("=")[0].strip() in ("channels", "group")])
+    known = ("channels", "group", "unlabelled")
+    asked = override(given, [text for text in settings if text.partition("=")[0].strip() in known])
     if recipe is None and asked.channels is None and (begun := pretrained_run(settings)):
         asked = replace(asked, channels=begun.recipe.channels)
-    if budget_seconds and any(text.partition("=")[0].strip() == "unlabelled" for text in settings):
+    if budget_seconds and asked.unlabelled:
         budget_seconds *= 1 - UNLABELLED_SHARE  # what the first stage leaves
     dataset = _open(str(data), asked, reading)
     seen = survey_data(dataset, brief=brief, cache=reading.open_cache(), callback=callback)
@@ -146,7 +147,7 @@ def plan(
         speed = _measure(
             dataset,
             recipe,
-            replace(part, unlabelled=""),
+            replace(part, unlabelled="", unlabelled_method=Recipe.unlabelled_method, unlabelled_test=False),
             Settings(precision=machine.precision, threads=threads, reading=measured),
             callback,
         )

@@ -83,7 +83,7 @@ def plan_pretraining(
     """What would be pre-trained on `unlabelled:` data: the network that a training on it would get, and the method's own settings."""
     asked = {key.strip(): value.strip() for key, _, value in (text.partition("=") for text in changes)}
     method = asked.get("method", METHOD)
-    sizing = [text for text in changes if not text.strip().startswith(LATER)]
+    sizing = [text for text in changes if not text.strip().startswith((*LATER, "unlabelled_test"))]
     planned = plan(
         data,
         sizing,
@@ -150,7 +150,12 @@ def keep_images(images: Any) -> Kept:
     """Arrays, Pillow images or paths under a name of their own."""
     if is_list_of_images(images):
         return keep(list_images(images, np.zeros(len(images), np.int64)), NO_LABELS)
-    pixels = np.asarray(images)
+    try:
+        pixels = np.asarray(images)
+    except ValueError:  # of several shapes
+        raise UserError(
+            "images of several sizes are no array; give Pillow images or paths, or bring them to one size."
+        ) from None
     if pixels.dtype != np.uint8 or pixels.ndim not in (3, 4):
         raise UserError(
             f"images of type {pixels.dtype} and shape {pixels.shape} cannot be learnt from; give uint8 of (N, H, W) or (N, H, W, C), "

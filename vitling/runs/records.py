@@ -57,6 +57,7 @@ class RunRecord(TypedDict, total=False):
     stopped: str
     unlabelled: bool  # learnt without labels, so there is no classifier
     first_stage: dict[str, Any]  # what was learnt from before the labels
+    seen_tests: CountOrNone  # images of the test split that were learnt from without labels
     preparing: dict[str, Any] | None  # the recipe of a run whose first stage is under way
     class_names: list[Name]
     preprocessing: dict[str, Any]  # checked where it is used: its keys were renamed once

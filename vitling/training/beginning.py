@@ -31,7 +31,7 @@ from vitling.training.budget import (
     steps_within,
 )
 from vitling.training.course import Course
-from vitling.training.first_stage import train_first_stage
+from vitling.training.first_stage import count_seen_tests, train_first_stage
 from vitling.training.loop import Loop
 from vitling.training.measurement import measure_speed, try_a_step
 from vitling.training.peers import end_training, lost_peer_explained
@@ -190,7 +190,9 @@ def open_loop(
         run, replace(recipe, img_size=data.preprocessing.size, channels=data.preprocessing.channels), data, callback
     )
     preparation, train_stage = _preparation(run, recipe, data, asked, settings, callback, accelerator)
-    init = recipe.init
+    init, seen_tests = recipe.init, 0
+    if init and checkpoint is None:
+        seen_tests = count_seen_tests(recipe, data, settings.reading, callback)
     if recipe.unlabelled and checkpoint is None:
         first = train_stage()
         init = str(first.path)
@@ -228,7 +230,7 @@ def open_loop(
     if accelerator.is_main_process:
         if checkpoint is None:
             run.cut_logs(dict.fromkeys([*run.sizes(), "budget.jsonl"], 0))
-            _describe(run, setup, asked, planned)
+            _describe(run, setup, asked, planned, seen_tests)
         else:
             run.cut_logs(checkpoint["logs"])
             run.update(status="running")
@@ -414,13 +416,14 @@ def _count_groups(data: TrainingData) -> dict[str, int]:
     return {f"{split}_groups": len(set(groups.tolist())) for split, groups in found.items() if groups is not None}
 
 
-def _describe(run: Run, setup: Setup, asked: dict, planned: dict | None) -> None:
+def _describe(run: Run, setup: Setup, asked: dict, planned: dict | None, seen_tests: int) -> None:
     """Write down what this run is, before its first step."""
     data = setup.data
     plugins = plugin_records()
     run.update(
         **({"plan": planned} if planned else {}),
         **({"plugins": plugins} if plugins else {}),
+        **({"seen_tests": seen_tests} if seen_tests else {}),
         asked=asked,
         status="running",
         preparing=None,

@@ -7,14 +7,15 @@ import numpy as np
 
 from vitling.callbacks import Callback
 from vitling.data.pipeline.reading import Reading
-from vitling.data.pipeline.training_data import TrainingData
+from vitling.data.pipeline.training_data import TrainingData, open_recipe_data
 from vitling.data.shared import find_shared
-from vitling.data.sources.dataset import canonical_name, open_dataset
+from vitling.data.sources.dataset import canonical_name, open_dataset, takes_root
 from vitling.data.sources.parts import part_name, write_parts
 from vitling.data.sources.unlabelled import PREFIX, WITH_TEST
 from vitling.errors import UserError
 from vitling.methods.pretraining.recipe import pretraining_recipe
 from vitling.recipes import Recipe, scale_epochs
+from vitling.runs.opening import find_kind
 from vitling.runs.run import FIRST_STAGE, UNLABELLED, Run
 from vitling.training.budget import UNLABELLED_SHARE
 
@@ -78,6 +79,35 @@ def stage_lines(stage: dict) -> list[str]:
             "test images may be among the unlabelled ones (unlabelled_test=true): the test number is then of images it has seen"
         )
     return lines
+
+
+def count_seen_tests(recipe: Recipe, data: TrainingData, reading: Reading, callback: Callback) -> int:
+    """How many images that the data tests on the run without labels has learnt from which `init` names; refused unless it is asked for."""
+    kind, place = find_kind(recipe.init)
+    if kind != "run" or not place.unlabelled or "test" not in data.dataset.splits:
+        return 0
+    try:
+        known = open_recipe_data(
+            place.recipe, reading if takes_root(place.recipe.data) else replace(reading, root=None)
+        )
+    except UserError as error:
+        callback.log(f"whether init={recipe.init} has seen images that are tested on cannot be checked: {error}")
+        return 0
+    test = data.dataset.splits["test"]
+    told = dict(task="comparing with test images", callback=callback)
+    seen = sum(len(find_shared(images, [test], **told)) for images in known.splits.values() if images.shards is None)
+    if seen and not recipe.unlabelled_test:
+        raise UserError(
+            f"init={recipe.init} has learnt from {seen:,} images that {recipe.data} tests on; begin from a run without them (unlabelled=IMAGES "
+            "leaves them out by itself), or set unlabelled_test=true."
+        )
+    if seen:
+        callback.log(f"{seen_tests(seen)}: the test number is then of images that it has seen")
+    return seen
+
+
+def seen_tests(count: int) -> str:
+    return f"{count:,} test images were learnt from without labels (unlabelled_test=true)"
 
 
 def _divide(run: Run, recipe: Recipe, data: TrainingData, reading: Reading, callback: Callback) -> None:

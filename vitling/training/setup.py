@@ -89,6 +89,16 @@ def check_settings(recipe: Recipe) -> None:
 def check_unlabelled(recipe: Recipe) -> None:
     """Refuse settings of a first stage without labels that contradict each other."""
     if not recipe.unlabelled:
+        if recipe.unlabelled_method != Recipe.unlabelled_method:
+            raise UserError(
+                f"unlabelled_method={recipe.unlabelled_method} says how a first stage learns, and there is none; add unlabelled=IMAGES. "
+                f"`vitling pretrain` takes method={recipe.unlabelled_method}."
+            )
+        if recipe.unlabelled_test and not recipe.init:
+            raise UserError(
+                "unlabelled_test=true lets test images into what is learnt from without labels, and there is nothing of that; add "
+                "unlabelled=IMAGES, or leave it out."
+            )
         return
     if recipe.init:
         raise UserError(

@@ -1,0 +1,27 @@
+"""Knowledge: what a recipe begins from or learns from that may have seen the images that are to judge it."""
+
+from pathlib import Path
+
+from vitling.data.sources.dataset import Dataset
+from vitling.recipes import Recipe
+from vitling.runs.run import Run
+
+
+def find_knowledge(recipe: Recipe, dataset: Dataset) -> str:
+    """Which setting brings knowledge of this data's labels, and why, as the beginning of a sentence; empty where none does."""
+    args = recipe.method_args
+    if args.get("labels", "truth") != "truth":
+        return f"method_args.labels={args['labels']} are label maps, whose annotator may have seen the images that are to be held out"
+    for key, source in (
+        ("init", recipe.init),
+        ("method_args.teacher", args.get("teacher")),
+        ("method_args.annotator", args.get("annotator")),
+    ):
+        if source and source != "auto" and has_learnt_from(str(source), dataset):
+            return f"{key}={source} has learnt from the same images, those that are to be held out among them"
+    return ""
+
+
+def has_learnt_from(source: str, dataset: Dataset) -> bool:
+    """Whether this is a run that was trained on this very data."""
+    return (Path(source) / "run.json").exists() and Run(source).data_fingerprint == dataset.fingerprint
