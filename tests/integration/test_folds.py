@@ -72,6 +72,19 @@ def test_its_network_is_that_of_all_members(ensemble):
     assert len({member.preprocessing() for member in ensemble.members}) == 1
 
 
+def test_a_threshold_of_single_networks_is_said_to_be_one(ensemble):
+    point = public.evaluation.operating_point.Wanted("3", sensitivity=0.9)
+    result = public.evaluate(ensemble, point=point)
+    assert any("fitted on what single networks say" in note for note in result.notes)
+
+
+def test_what_has_seen_the_labels_is_no_beginning_of_folds(ensemble, tmp_path):
+    known = public.train(public.recipes.replace(RECIPE, epochs=1), tmp_path / "known", settings=ALONE)
+    with pytest.raises(UserError, match="has learnt from the same images"):
+        public.train_folds(public.recipes.replace(RECIPE, init=str(known.path)), tmp_path / "folds", 2, settings=ALONE)
+    assert not (tmp_path / "folds").exists()
+
+
 def test_a_single_network_learns_from_it(ensemble):
     distilled = public.load_run(ensemble.path / "distilled")
     assert distilled.recipe.method == "distillation"

@@ -197,9 +197,8 @@ def test_test_images_enter_where_that_is_asked_for_and_the_run_says_so(folders):
 def test_a_run_that_has_seen_the_test_images_is_begun_from_only_where_that_is_asked_for(folders):
     short = [*TINY[:2], "epochs=1", "batch_size=8"]
     pretrained = vitling.pretrain(folders / "loose", folders / "pretrained", short, settings=ONE_THREAD)
-    recipe = replace(
-        LABELS, data=str(folders / "data"), init=str(pretrained.path), fraction=1.0, batch_size=8, epochs=1
-    )
+    own = dict(init=str(pretrained.path), model_args=pretrained.recipe.model_args)
+    recipe = replace(LABELS, data=str(folders / "data"), fraction=1.0, batch_size=8, epochs=1, **own)
     with pytest.raises(UserError, match=r"has learnt from 3 images that .* tests on"):
         vitling.train(recipe, folders / "run", settings=ONE_THREAD)
     assert not (folders / "run").exists()

@@ -60,6 +60,14 @@ def test_a_run_ends_with_its_budget_however_fast_the_steps_are(slower):
     assert looks(keeper, 0.1 * slower, validation=slower) == pytest.approx(200, rel=0.02)
 
 
+def test_what_only_some_validations_do_is_a_share_of_each():
+    keeper = Timekeeper.begin(Course.straight(100), SPEED, 200.0)
+    keeper.on_validation(3.0, 2.0, 5)
+    assert keeper.speed.validation == pytest.approx(1.4)
+    keeper.on_validation(1.0)
+    assert (keeper.speed.validation, keeper.validating) == (pytest.approx(1.4), 4.0)
+
+
 def test_what_follows_the_training_gets_more_time_on_a_machine_that_became_slower():
     steps = steps_within(SPEED, 200 - 5 - 1)
     keeper = Timekeeper.begin(Course.straight(steps), SPEED, 200.0, reserve=10.0)

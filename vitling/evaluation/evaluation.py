@@ -26,6 +26,10 @@ from vitling.models.weights import load_weights
 from vitling.runs.run import Run, check_weights, load_run
 
 SPLITS = ("train", "val", "test")
+OF_SINGLE_NETWORKS = (
+    "the threshold was fitted on what single networks say of images that each held out; together they are less extreme, so expect more of the "
+    "sensitivity or of the specificity than was asked for, and less of the other"
+)
 
 
 def evaluate_and_keep(
@@ -84,7 +88,12 @@ def evaluate_and_keep(
         split=split,
         groups=predictions.groups,
     )
-    notes = [*dataset.notes, *_changes(run, dataset, own), *run.plugin_changes("model", *(["data"] if own else []))]
+    notes = [
+        *dataset.notes,
+        *([OF_SINGLE_NETWORKS] if point and run.members else []),
+        *_changes(run, dataset, own),
+        *run.plugin_changes("model", *(["data"] if own else [])),
+    ]
     result = replace(
         result,
         own=own,

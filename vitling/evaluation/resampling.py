@@ -35,9 +35,10 @@ def share_interval(hits: np.ndarray, groups: np.ndarray | None = None) -> Interv
 def mean_interval(values: np.ndarray, groups: np.ndarray) -> Interval | None:
     """Of the mean over images, by drawing groups; None where every draw gives the same."""
     units = np.unique(groups, return_inverse=True)[1].reshape(-1)
-    count, sizes, sums = int(units.max()) + 1, np.bincount(units), np.bincount(units, weights=values)
-    drawn = np.random.default_rng(0).multinomial(count, np.full(count, 1 / count), size=RESAMPLES)
-    return _between((drawn @ sums) / (drawn @ sizes))
+    of_group = np.stack([np.bincount(units, weights=values), np.bincount(units)], axis=1)
+    count, rng = len(of_group), np.random.default_rng(0)
+    drawn = np.stack([of_group[rng.integers(0, count, count)].sum(axis=0) for _ in range(RESAMPLES)])
+    return _between(drawn[:, 0] / drawn[:, 1])
 
 
 @dataclass

@@ -6,7 +6,7 @@ its whole prediction, calibrated.
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -151,15 +151,14 @@ def _read(path: Path, about: dict[str, str], dataset: Dataset) -> tuple[Tensor, 
 def _load(preparation: Preparation, images: Images) -> Tensor | Ragged:
     """The images as training images are kept: decoded, in memory."""
     recipe, seen = preparation.recipe, preparation.data.preprocessing
-    how = seen.fit_args() | {"size": as_size(recipe.train_size) or seen.size}
+    how: dict[str, Any] = seen.fit_args() | {"size": as_size(recipe.train_size) or seen.size}
     del how["test_crop"]
-    told = dict(reading=preparation.reading, callback=preparation.callback)
     keeping = keeping_for(recipe, **how)
-    source = (
-        load_pictures(images, "unlabelled", keeping, **told)
-        if keeping
-        else load_split(images, "unlabelled", **how, **told)
-    )
+    told: dict[str, Any] = dict(reading=preparation.reading, callback=preparation.callback)
+    if keeping:
+        source = load_pictures(images, "unlabelled", keeping, **told)
+    else:
+        source = load_split(images, "unlabelled", **how, **told)
     if not isinstance(source, Resident | ResidentPictures):
         raise UserError(
             f"the {len(images):,} unlabelled images do not fit into memory; give fewer of them, or a smaller img_size."

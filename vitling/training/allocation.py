@@ -24,3 +24,9 @@ def keep_freed_memory() -> bool:
     options = {M_MMAP_THRESHOLD: LARGEST_KEPT, M_TRIM_THRESHOLD: NEVER, M_TOP_PAD: GROWTH}
     accepted = {option: libc.mallopt(option, value) for option, value in options.items()}
     return all(accepted.values())
+
+
+def return_freed_memory() -> None:
+    """Give the system what a training has left: a notebook, or a program that fits an estimator, goes on to other things."""
+    if keep_freed_memory.cache_info().currsize and keep_freed_memory():
+        ctypes.CDLL(None).malloc_trim(0)

@@ -147,6 +147,7 @@ class Timekeeper:
         self.recorded = {look["step"]: look["end"] for look in recorded}
         self.last: tuple[int, float] | None = None  # step and time of this process's last look
         self.validating = 0.0  # seconds, since then
+        self.rare_share = 0.0  # of a validation, for what only some of them do
 
     @classmethod
     def begin(cls, course: Course, speed: Speed, seconds: float, reserve: float = 0.0) -> "Timekeeper":
@@ -156,9 +157,12 @@ class Timekeeper:
     def is_due(self, step: int) -> bool:
         return step < self.course.end and (step - self.course.start) % self.every == 0
 
-    def on_validation(self, seconds: float) -> None:
+    def on_validation(self, seconds: float, rare_seconds: float = 0.0, every: int = 1) -> None:
+        """`rare_seconds` of it went into what only every so many validations do; the others are expected to take their share of that."""
         self.validating += seconds
-        self.speed = replace(self.speed, validation=seconds)
+        if rare_seconds:
+            self.rare_share = rare_seconds / every
+        self.speed = replace(self.speed, validation=seconds - rare_seconds + self.rare_share)
 
     def look(self, step: int, seconds: float) -> dict | None:
         """Move the end to where the budget will be used up, `seconds` of it being gone; what to record of that, if it is new.

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -94,8 +95,9 @@ def count_seen_tests(recipe: Recipe, data: TrainingData, reading: Reading, callb
         callback.log(f"whether init={recipe.init} has seen images that are tested on cannot be checked: {error}")
         return 0
     test = data.dataset.splits["test"]
-    told = dict(task="comparing with test images", callback=callback)
-    seen = sum(len(find_shared(images, [test], **told)) for images in known.splits.values() if images.shards is None)
+    splits = [images for images in known.splits.values() if images.shards is None]
+    compare = partial(find_shared, others=[test], task="comparing with test images", callback=callback)
+    seen = sum(len(compare(images)) for images in splits)
     if seen and not recipe.unlabelled_test:
         raise UserError(
             f"init={recipe.init} has learnt from {seen:,} images that {recipe.data} tests on; begin from a run without them (unlabelled=IMAGES "

@@ -184,8 +184,11 @@ class Loop:
         others = {
             f"val_{name}_top1": measure(setup, network)["top1"] for name, network in setup.method.evaluated().items()
         }
+        of_neighbours = 0.0
         if self._is_time_for_neighbours(epoch):
+            asked = time.monotonic()
             others["val_neighbours_top1"] = self.neighbourhood.accuracy(model)
+            of_neighbours = time.monotonic() - asked
         shares = {"val_top1": val["top1"]} if "top1" in val else {}
         record = {
             **({"part": state.part} if state.part > 1 else {}),
@@ -208,7 +211,7 @@ class Loop:
             self._save_companions()
         taken = time.monotonic() - began
         if self.timekeeper:
-            self.timekeeper.on_validation(taken)
+            self.timekeeper.on_validation(taken, of_neighbours, NEIGHBOURS_EVERY)
         timing = {
             "epoch": epoch + 1,
             "seconds": round(self._seconds(), 3),

@@ -8,6 +8,7 @@ from accelerate import Accelerator
 from torch import distributed
 
 from vitling.errors import UserError
+from vitling.training.allocation import return_freed_memory
 
 
 @contextmanager
@@ -29,6 +30,7 @@ def end_training(accelerator: Accelerator) -> None:
     for tracker in accelerator.trackers:
         tracker.finish()
     accelerator.wait_for_everyone()
+    return_freed_memory()
     atexit.unregister(_part)
     atexit.register(_part)
 

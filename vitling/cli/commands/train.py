@@ -161,8 +161,7 @@ def train_recipe(
     """Train the recipe that was given."""
     from vitling.runs.run import asked_for, free_directory
 
-    init = absolute(chosen.init) if chosen.init else ""
-    chosen = vitling.override(chosen, {"data": absolute(data), "init": init, "unlabelled": whole(chosen.unlabelled)})
+    chosen = with_whole_paths(chosen, data)
     out = out or free_directory(folder_for(data, Path(name).stem), asked_for(chosen, where.budget_seconds))
     return vitling.train(chosen, out, settings=where, dataset=dataset, callback=callback)
 
@@ -177,12 +176,8 @@ def train_planned(data: str, settings: list[str], out: Path | None, where: "Sett
     if run.asked == asked and (begun := run.begun_recipe()):
         return vitling.train(begun, run.place, settings=where, asked=asked, callback=callback)
     planned = plan_training(data, settings, where, callback)
-    init = absolute(planned.recipe.init) if planned.recipe.init else ""
     return vitling.train(
-        vitling.override(
-            planned.recipe,
-            {"data": absolute(data), "init": init, "unlabelled": whole(planned.recipe.unlabelled)},
-        ),
+        with_whole_paths(planned.recipe, data),
         run.place,
         settings=where,
         dataset=planned.dataset,
@@ -226,8 +221,7 @@ def train_all_folds(
 
     ways: dict[str, Any] = dict(distill=distill, settings=where, callback=callback)
     if chosen and name:
-        init = absolute(chosen.init) if chosen.init else ""
-        chosen = vitling.override(chosen, {"data": absolute(data), "init": init})
+        chosen = with_whole_paths(chosen, data)
         asked = asked_ensemble(asked_for(chosen, where.budget_seconds), folds, distill)
         place = out or free_directory(folder_for(data, Path(name).stem, f"{folds}-folds"), asked)
         return vitling.train_folds(chosen, place, folds, **ways)
@@ -236,14 +230,15 @@ def train_all_folds(
     if begun := begun_members(run, asked):
         return vitling.train_folds(begun, run.place, folds, asked=asked, **ways)
     planned = plan_training(data, [*settings, f"folds={folds}"], share(where, folds + distill, first=True), callback)
-    recipe = vitling.override(planned.recipe, {"data": absolute(data), "folds": 0})
+    recipe = vitling.override(with_whole_paths(planned.recipe, data), {"folds": 0})
     ways |= dict(dataset=planned.dataset, asked=asked, planned=planned.record())
     return vitling.train_folds(recipe, run.place, folds, **ways)
 
 
-def whole(images: str) -> str:
-    """The path of unlabelled images, where there are some."""
-    return absolute(images) if images else ""
+def with_whole_paths(recipe: "Recipe", data: str) -> "Recipe":
+    """The recipe on this data; what it names by a path is found from any folder, so that it resumes from there."""
+    places = {"data": data, "init": recipe.init, "unlabelled": recipe.unlabelled}
+    return vitling.override(recipe, {key: absolute(place) if place else "" for key, place in places.items()})
 
 
 def folder_for(data: str, *what: str) -> Path:

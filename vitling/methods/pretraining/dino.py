@@ -49,6 +49,10 @@ def dino_loss(
     return torch.stack(terms).mean()
 
 
+def _entropy(shares: Tensor) -> Tensor:
+    return -(shares * shares.clamp(min=1e-12).log()).sum(dim=-1)
+
+
 class Head(nn.Module):
     """From pooled features to similarities with prototypes, both of length 1."""
 
@@ -181,9 +185,13 @@ class Dino(Pretraining):
         if self.training:
             self.progress = progress
             self.seen.append(outputs.mean(dim=0, keepdim=True))
-        # Near 0 the teacher gives every image the same prototype, near log(prototypes) it tells none apart.
-        choice = ((outputs - self.centre) / self.teacher_temperature).softmax(dim=1).mean(dim=0)
-        return {"loss": loss, "prototypes_entropy": -(choice * choice.clamp(min=1e-12).log()).sum()}
+        choices = ((outputs - self.centre) / self.teacher_temperature).softmax(dim=1)
+        return {
+            "loss": loss,
+            # The two ways to collapse: every image gets the same prototype (near 0), or all of them alike (near log(prototypes)).
+            "prototypes_entropy": _entropy(choices.mean(dim=0)),
+            "choice_entropy": _entropy(choices).mean(),
+        }
 
     @torch.no_grad()
     def finish_gradients(self, average: Callable[[list[Tensor]], list[Tensor]]) -> dict[str, Tensor]:
