@@ -66,6 +66,7 @@ class Method(nn.Module, ABC):
     unlabelled = (
         False  # True: learns from images alone. The model has no classifier, and its last weights are the run's
     )
+    passes = 1.0  # times as long for an image as learning from its label takes: fewer of them can be shown
     teaches = ""  # what an unlabelled one learns from, in a few words for a plan
     wants_geometry = False  # True: batch["geometry"] says where the pixels came from, see `augment.Geometry`
 

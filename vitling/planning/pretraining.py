@@ -87,7 +87,7 @@ def plan_pretraining(
     planned = plan(
         data,
         sizing,
-        budget_seconds=budget_seconds,
+        budget_seconds=budget_seconds and budget_seconds / find_method(method).passes,
         brief=True,
         threads=threads,
         precision=precision,

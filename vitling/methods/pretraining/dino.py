@@ -103,6 +103,7 @@ class Dino(Pretraining):
     `centre_momentum` stays. `local_scale` is the part of an image that a small view shows.
     """
 
+    passes = 3.0  # two views forth and back, small ones, and the teacher's two
     teaches = (
         "learns to see two views of an image alike, for networks and data where painting pixels teaches too little"
     )
