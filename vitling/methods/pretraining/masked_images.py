@@ -132,7 +132,7 @@ class MaskedImages(Pretraining):
     omission: ClassVar = Omission(
         "pre-training",
         "not proposed: in a quarter of an hour it brought nothing that one seed could show, with ten labels per class",
-        "",
+        "CIFAR-100: 25.5 without, 25.8 with masked images, 23.2 with DINO (docs/pretraining.md)",
         key="unlabelled",
         how="unlabelled=IMAGES does it",
     )
