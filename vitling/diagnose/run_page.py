@@ -305,8 +305,7 @@ def diagnosis_sections(run: Run) -> list[Section]:
 
 def use_sections(run: Run) -> list[Section]:
     """The commands that take it further, and everything needed to repeat it."""
-    info, recipe, place, seen = run.info, run.recipe, quoted(run), run.preprocessing()
-    environment = info["environment"]
+    recipe, place, seen = run.recipe, quoted(run), run.preprocessing()
     alone = {
         "train it further": f"vitling train {shlex.quote(recipe.data)} --out {place} --more 30m",
         "try what could make it better, on its own data": f"vitling improve {place} --budget 1h",
@@ -325,19 +324,26 @@ def use_sections(run: Run) -> list[Section]:
         "classes": ", ".join(run.class_names[:20])
         + (f" ... ({len(run.class_names)})" if len(run.class_names) > 20 else ""),
     }
+    return [
+        Section("Commands", [Facts(takes), Code(lines)]),
+        Section("From Python", [Code(python)]),
+        repeat_section(run),
+    ]
+
+
+def repeat_section(run: Run) -> Section:
+    """What a run was made of."""
+    info, recipe = run.info, run.recipe
+    environment = info["environment"]
     origin = {
         "data fingerprint": info["data"]["fingerprint"],
         "seed": recipe.seed,
         "precision": info["precision"],
         **{name: value for name, value in environment.items() if name != "command"},
     }
-    return [
-        Section("Commands", [Facts(takes), Code(lines)]),
-        Section("From Python", [Code(python)]),
-        Section(
-            "To repeat it", [Code(environment["command"]), Facts(origin), Code(to_yaml(recipe), "the whole recipe")]
-        ),
-    ]
+    return Section(
+        "To repeat it", [Code(environment["command"]), Facts(origin), Code(to_yaml(recipe), "the whole recipe")]
+    )
 
 
 def quoted(run: Run) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from vitling.evaluation.resampling import affordable_resamples, as_units, between, draw_weights
+from vitling.evaluation.resampling import BLOCK, MOST_SCORES, RESAMPLES, draw_units, percentile_interval
 
 Numbers = dict[str, np.ndarray]  # of every resample, by name
 Measured = dict[str, float | None]
@@ -47,19 +47,19 @@ def measure_distances(
         with np.errstate(invalid="ignore", divide="ignore"):
             return {name: values for one in measures for name, values in one(weights).items()}
 
-    units = as_units(len(truth), groups)
+    units = np.arange(len(truth)) if groups is None else np.unique(groups, return_inverse=True)[1].reshape(-1)
     drawn = [
-        measure(weights[units].astype(np.float64)) for weights in draw_weights(int(units.max()) + 1, _times(truth))
+        measure(weights[units].astype(np.float64)) for weights in draw_units(int(units.max()) + 1, _times(truth))
     ]
     found: dict = {}
     for name, values in measure(np.ones((len(truth), 1))).items():
         found[name] = float(values[0]) if np.isfinite(values[0]) else None
-        found[f"{name}_interval"] = between(np.concatenate([one[name] for one in drawn]))
+        found[f"{name}_interval"] = percentile_interval(np.concatenate([one[name] for one in drawn]))
     return found
 
 
 def _times(truth: np.ndarray) -> int:
-    return affordable_resamples(20 * len(truth))  # about so many sums over images for each
+    return BLOCK * max(1, min(RESAMPLES, MOST_SCORES // (20 * len(truth))) // BLOCK)  # each is about so many sums
 
 
 def _means(values: Numbers, weights: np.ndarray) -> Numbers:

@@ -4,7 +4,6 @@ Images of one patient or slide are no independent witnesses: where groups are kn
 so few witnesses make it. Percentiles of seeded draws: the same numbers always give the same interval.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -38,7 +37,7 @@ def mean_interval(values: np.ndarray, groups: np.ndarray) -> Interval | None:
     units = np.unique(groups, return_inverse=True)[1].reshape(-1)
     count, sizes, sums = int(units.max()) + 1, np.bincount(units), np.bincount(units, weights=values)
     drawn = np.random.default_rng(0).multinomial(count, np.full(count, 1 / count), size=RESAMPLES)
-    return between((drawn @ sums) / (drawn @ sizes))
+    return _between((drawn @ sums) / (drawn @ sizes))
 
 
 @dataclass
@@ -58,9 +57,9 @@ def resample(
 ) -> Resampled:
     """Intervals of balanced accuracy, Cohen's kappa and AUROC (one class against the others, and their mean), from (images, classes)."""
     images, classes = probabilities.shape
-    units = as_units(images, groups)
+    units = np.arange(images) if groups is None else np.unique(groups, return_inverse=True)[1].reshape(-1)
     count = int(units.max()) + 1
-    times = affordable_resamples(images * classes)
+    times = BLOCK * max(1, min(RESAMPLES, MOST_SCORES // (images * classes)) // BLOCK)
     counter = _ConfusionSums(labels, predicted, units, count, classes)
 
     def rank(c: int) -> _Ranking:
@@ -68,8 +67,12 @@ def resample(
 
     # Very many scores have a single block, and need not all be ranked at once.
     rankings = [rank(c) for c in range(classes)] if times > BLOCK else None
+    rng = np.random.default_rng(0)
     found: dict[str, list[np.ndarray]] = {name: [] for name in ("balanced", "kappa", "quadratic", "auroc")}
-    for weights in draw_weights(count, times):
+    for _ in range(0, times, BLOCK):
+        weights = np.empty((count, BLOCK), np.float32)  # how often each was drawn
+        for number in range(BLOCK):
+            weights[:, number] = np.bincount(rng.integers(0, count, count), minlength=count)
         for name, values in counter.agreement(weights).items():
             found[name].append(values)
         found["auroc"].append(np.stack([one.auroc(weights) for one in rankings or map(rank, range(classes))]))
@@ -78,35 +81,15 @@ def resample(
         macro = np.nansum(auroc, axis=0) / (~np.isnan(auroc)).sum(axis=0)
     return Resampled(
         times,
-        between(balanced),
-        between(kappa),
-        between(quadratic),
-        between(macro),
-        [between(one) for one in auroc],
+        _between(balanced),
+        _between(kappa),
+        _between(quadratic),
+        _between(macro),
+        [_between(one) for one in auroc],
     )
 
 
-def as_units(images: int, groups: np.ndarray | None) -> np.ndarray:
-    """What is drawn of each image: itself, or the number of its group."""
-    return np.arange(images) if groups is None else np.unique(groups, return_inverse=True)[1].reshape(-1)
-
-
-def affordable_resamples(scores: int) -> int:
-    """How many resamples of so many scores are drawn, in whole blocks."""
-    return BLOCK * max(1, min(RESAMPLES, MOST_SCORES // scores) // BLOCK)
-
-
-def draw_weights(count: int, times: int) -> Iterator[np.ndarray]:
-    """How often each of `count` units was drawn, (count, BLOCK), block by block."""
-    rng = np.random.default_rng(0)
-    for _ in range(0, times, BLOCK):
-        weights = np.empty((count, BLOCK), np.float32)
-        for number in range(BLOCK):
-            weights[:, number] = np.bincount(rng.integers(0, count, count), minlength=count)
-        yield weights
-
-
-def between(values: np.ndarray) -> Interval | None:
+def _between(values: np.ndarray) -> Interval | None:
     values = values[~np.isnan(values)]
     if not len(values):
         return None
