@@ -172,6 +172,7 @@ def _open(run: Run, data: str | None, reading: Reading, opened: Dataset | None, 
         channels=run.preprocessing().channels,
         on_bad_image=run.recipe.on_bad_image,
         class_names=run.class_names,
+        labels=run.kind,
     )
     named = _is_named_own(run, data)
     group = run.recipe.group if named else group

@@ -108,7 +108,9 @@ def plan(
     # A recipe that is given is trained in float32 unless somebody asks for more.
     machine = find_machine(device) if device else this_machine(threads, precision or ("no" if recipe else ""))
     given = load_recipe(recipe or DEFAULT) if not isinstance(recipe, Recipe) else recipe
-    asked = override(given, [text for text in settings if text.partition("=")[0].strip() in ("channels", "group")])
+    asked = override(
+        given, [text for text in settings if text.partition("=")[0].strip() in ("channels", "group", "labels")]
+    )
     if recipe is None and asked.channels is None and (begun := pretrained_run(settings)):
         asked = replace(asked, channels=begun.recipe.channels)
     if budget_seconds and any(text.partition("=")[0].strip() == "unlabelled" for text in settings):
@@ -175,6 +177,7 @@ def _open(data: str, asked: Recipe, reading: Reading) -> Dataset:
         download=reading.download,
         channels=asked.channels,
         group=asked.group,
+        labels=asked.labels,
         sampled=True,
     )
     # One process downloads, the others find the files.

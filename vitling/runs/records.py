@@ -3,6 +3,7 @@
 from numbers import Real
 from typing import Annotated, Any, Literal, TypedDict
 
+from vitling.data.targets import Kind
 from vitling.plugins import PluginRecord
 from vitling.validation.values import Count, CountOrNone, Longest, Range, Seconds, Share
 
@@ -27,6 +28,7 @@ class DataRecord(TypedDict, total=False):
 
 class BestRecord(TypedDict, total=False):
     val_top1: Share
+    val_map: Share
     val_loss: Loss
     epoch: Count
 
@@ -59,6 +61,7 @@ class RunRecord(TypedDict, total=False):
     first_stage: dict[str, Any]  # what was learnt from before the labels
     preparing: dict[str, Any] | None  # the recipe of a run whose first stage is under way
     class_names: list[Name]
+    labels: Kind  # absent: classes
     preprocessing: dict[str, Any]  # checked where it is used: its keys were renamed once
     data: DataRecord
     parameters: Amount
@@ -104,6 +107,22 @@ class ValidationRecord(_Validation, total=False):
     step: Amount
     lr: Annotated[float, Range(0, 1e9)]
     train_loss: Loss
+
+
+class _Several(_Measured):
+    val_map: Share
+
+
+class SeveralRecord(_Several, total=False):
+    """The same of a run that learns several labels per image."""
+
+    part: Count
+    step: Amount
+    lr: Annotated[float, Range(0, 1e9)]
+    train_loss: Loss
+
+
+VALIDATIONS: dict[Kind, Any] = {"classes": ValidationRecord, "several": SeveralRecord}
 
 
 class TimingRecord(TypedDict):

@@ -13,7 +13,7 @@ from vitling.data.pipeline.preprocessing import as_size
 from vitling.data.pipeline.training_data import TrainingData, prepare_training_data
 from vitling.data.sources.dataset import Dataset
 from vitling.errors import UserError
-from vitling.methods import Preparation, find_method, prepare_method
+from vitling.methods import Preparation, check_target, find_method, prepare_method
 from vitling.models import default_size
 from vitling.optim import Schedule
 from vitling.plugins import plugin_records
@@ -184,6 +184,9 @@ def open_loop(
             f"method={recipe.method} learns from labels, and {recipe.data} is opened without them; give the labelled data, "
             "or use `vitling pretrain`."
         )
+    check_target(recipe.method, data.dataset.target)
+    if recipe.balance == "sampler":
+        data.dataset.target.require_classes("balance=sampler draws", data.dataset.name)
     checkpoint, recipe = _read_checkpoint(
         run, replace(recipe, img_size=data.preprocessing.size, channels=data.preprocessing.channels), data, callback
     )
@@ -414,6 +417,7 @@ def _describe(run: Run, setup: Setup, asked: dict, planned: dict | None) -> None
         preparing=None,
         recipe_digest=None,  # until the recipe is written
         **({"unlabelled": True, "class_names": []} if setup.method.unlabelled else {"class_names": data.class_names}),
+        **({} if setup.method.target.kind == "classes" else {"labels": setup.method.target.kind}),
         preprocessing=data.preprocessing,
         data=dict(
             name=data.dataset.name,

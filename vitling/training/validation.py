@@ -20,11 +20,20 @@ SHOWN, SHOWN_NEIGHBOURS = 8, 5  # images of a picture, and neighbours of each
 def measure(
     setup: Setup, model: nn.Module, *, batches: int | None = None, keep: list[Tensor] | None = None
 ) -> dict[str, float]:
-    """`loss` on the validation split, or on its first batches, of so many `images`; `top1` where labels are learnt from."""
+    """`loss` on the validation split, or on its first batches, of so many `images`, and the target's score where labels are learnt from."""
     data = setup.data
     if setup.method.unlabelled:
         return _measure_images(setup, batches)
-    return validate(model, data.val, data.preprocessing, setup.accelerator, batches=batches, keep=keep)
+    return validate(
+        model,
+        data.val,
+        data.preprocessing,
+        setup.accelerator,
+        target=setup.method.target,
+        batches=batches,
+        keep=keep,
+        with_error=setup.recipe.keep == "last_good",
+    )
 
 
 def _measure_images(setup: Setup, batches: int | None) -> dict[str, float]:

@@ -32,13 +32,13 @@ class _Row(NamedTuple):
     group: str | None = None
 
 
-def read_csv(path: Path, root: str | None, group: str = "") -> Found:
+def read_csv(path: Path, root: str | None, group: str = "", labels: str = "auto") -> Found:
     """A table with a column of paths, one of labels and maybe one of splits and one of groups. Labels are class names."""
     found = _from_rows(path, root, lambda file, split, notes: list(_csv_rows(file, split, notes, group)))
     return found._replace(grouped_by=group)
 
 
-def read_list(path: Path, root: str | None, group: str = "") -> Found:
+def read_list(path: Path, root: str | None, group: str = "", labels: str = "auto") -> Found:
     """Lines of `path label`. Numbers get the names of the images' folders, if each number has one folder. There are no groups."""
     return _from_rows(path, root, lambda file, split, notes: list(_list_rows(file, split)))
 
@@ -232,26 +232,32 @@ def _is_number(label: str) -> bool:
 # --- arrays -----------------------------------------------------------------------------------------------------------
 
 
-def read_npz(path: Path, group: str = "", *, labelled: bool = True) -> Found:
+def read_npz(path: Path, group: str = "", labels: str = "auto", *, labelled: bool = True) -> Found:
     """MedMNIST's layout: {train,val,test}_images (N, H, W[, C]), {...}_labels (N,) or (N, 1), maybe class_names.
 
+    Labels of 0 and 1 of the shape (N, K) are several labels per image, of which class_names are the names.
     {...}_groups, or {...}_GROUP where `group` names others, say which images belong together. Where labels are not needed they may be
     missing, and the only array of images may be called `images`.
     """
     arrays = _load_arrays(path, group or GROUPS)
     if not labelled:
         arrays = _without_missing_labels(arrays)
+    several = labelled and _has_several(arrays, labels)
     splits: dict[str, ArrayImages] = {}
     for split in ("train", "val", "test"):
-        images, labels = arrays.get(f"{split}_images"), arrays.get(f"{split}_labels")
-        if images is None and labels is None:
+        images, given = arrays.get(f"{split}_images"), arrays.get(f"{split}_labels")
+        if images is None and given is None:
             continue
-        if images is None or labels is None:
+        if images is None or given is None:
             missing = f"{split}_{'images' if images is None else 'labels'}"
             raise UserError(f"{path} has no array {missing}; its arrays are: {', '.join(arrays)}")
         _check_images(f"{path}: {split}_images", images)
-        labels = _check_labels(f"{path}: {split}_labels", labels, len(images))
-        splits[split] = ArrayImages(images, labels, f"{split}_images")
+        if several:
+            splits[split] = ArrayImages(images, np.zeros(len(images), np.int64), f"{split}_images")
+            splits[split].targets = _check_several(f"{path}: {split}_labels", given, len(images))
+        else:
+            numbers = _check_labels(f"{path}: {split}_labels", given, len(images))
+            splits[split] = ArrayImages(images, numbers, f"{split}_images")
         members = arrays.get(f"{split}_{group or GROUPS}")
         if members is not None:
             splits[split].groups = _check_groups(f"{path}: {split}_{group or GROUPS}", members, len(images))
@@ -266,22 +272,60 @@ def read_npz(path: Path, group: str = "", *, labelled: bool = True) -> Found:
     if len({images.array.shape[-1] for images in splits.values()}) > 1:
         shapes = ", ".join(f"{split} {images.array.shape[1:]}" for split, images in splits.items())
         raise UserError(f"{path}: the splits have different channels ({shapes}); give every split the same channels")
+    grouped_by = (group or GROUPS) if grouped else ""
+    others = [name.removeprefix("train_") for name in arrays if name.startswith("train_")]
+    notes = [] if grouped else unused_column(others, path.name, "train_")
+    given = arrays.get("class_names")
+    names = [] if given is None else _check_names(f"{path}: class_names", given)
+    if several:
+        names = _label_names(path, splits, names)
+        return Found(names, splits, notes, grouped_by, labels="several")
     count, total = (
         max(int(images.labels.max(initial=-1)) for images in splits.values()) + 1,
         sum(map(len, splits.values())),
     )
-    given = arrays.get("class_names")
-    names = [] if given is None else _check_names(f"{path}: class_names", given)
     if count > max(total, len(names)):
         raise UserError(
             f"{path}: the labels go up to {count - 1}, but there are only {total} images; number the classes from 0 without gaps"
         )
     if given is not None and len(names) < count:
         raise UserError(f"{path}: class_names has {len(names)} names, but the labels go up to {count - 1}")
-    grouped_by = (group or GROUPS) if grouped else ""
-    others = [name.removeprefix("train_") for name in arrays if name.startswith("train_")]
-    notes = [] if grouped else unused_column(others, path.name, "train_")
     return Found(names if given is not None else list(map(str, range(count))), splits, notes, grouped_by)
+
+
+def _has_several(arrays: dict[str, np.ndarray], labels: str) -> bool:
+    """Whether the labels are several per image: as they are asked for, or as nothing else has the shape (N, K) and holds 0 and 1 alone."""
+    if labels != "auto":
+        return labels == "several"
+    given = [arrays[name] for split in ("train", "val", "test") if (name := f"{split}_labels") in arrays]
+    return bool(given) and all(x.ndim == 2 and x.shape[1] > 1 and _are_marks(x) for x in given)
+
+
+def _are_marks(values: np.ndarray) -> bool:
+    return values.dtype.kind in "biuf" and bool(np.isin(values, (0, 1)).all())
+
+
+def _check_several(what: str, given: np.ndarray, count: int) -> np.ndarray:
+    if given.ndim != 2 or len(given) != count or given.shape[1] < 2:
+        raise UserError(
+            f"{what} has the shape {given.shape}; labels=several expects 0 and 1 of the shape ({count}, labels)"
+        )
+    if not _are_marks(given):
+        raise UserError(
+            f"{what} holds other values than 0 and 1; labels=several expects 1 where an image has a label, else 0"
+        )
+    return given.astype(np.float32)
+
+
+def _label_names(path: Path, splits: dict[str, ArrayImages], names: list[str]) -> list[str]:
+    """The names of several labels per image, or their numbers."""
+    counts = {images.targets.shape[1] for images in splits.values() if images.targets is not None}
+    if len(counts) > 1:
+        raise UserError(f"{path}: the splits have different numbers of labels ({', '.join(map(str, sorted(counts)))})")
+    count = counts.pop()
+    if names and len(names) != count:
+        raise UserError(f"{path}: class_names has {len(names)} names, but there are {count} labels")
+    return names or list(map(str, range(count)))
 
 
 GROUPS = "groups"  # arrays of this name are taken for what they say; of any other name, by group=

@@ -101,7 +101,7 @@ class ParquetImages(EncodedImages):
         return digest.digest()
 
 
-def read_parquet(splits: dict[str, list[Path]], group: str = "") -> Found:
+def read_parquet(splits: dict[str, list[Path]], group: str = "", labels: str = "auto") -> Found:
     """The tables of each split; a column `split` divides them further, and the column `group` says which images belong together."""
     paths = [path for of_split in splits.values() for path in of_split]
     columns = _find_columns(paths[0])
@@ -121,17 +121,17 @@ def read_parquet(splits: dict[str, list[Path]], group: str = "") -> Found:
     starts = [np.cumsum([0, *(rows for rows, _ in of_file)]).tolist() for of_file in sizes]
     found: dict[str, Images] = {}
     for split in sorted(rows, key=("train", "val", "test").index):
-        labels = [label_number(row[3]) for row in rows[split]]
-        if all(label < 0 for label in labels):
+        numbers = [label_number(row[3]) for row in rows[split]]
+        if all(label < 0 for label in numbers):
             notes.append(f"split '{split}' has no labels and was left out")
             continue
-        if missing := sum(label < 0 for label in labels):
+        if missing := sum(label < 0 for label in numbers):
             raise UserError(
                 f"{paths[rows[split][0][0]]}: {missing} images of split '{split}' have no label in {columns.label}"
             )
         places = np.array([row[:3] for row in rows[split]], np.int64)
         names = [f"{shown[paths[file]]}[{starts[file][group] + row}]" for file, group, row in places.tolist()]
-        found[split] = ParquetImages(paths, columns.image, places, labels, names)
+        found[split] = ParquetImages(paths, columns.image, places, numbers, names)
         if columns.group:
             found[split].groups = as_groups([row[4] for row in rows[split]], f"{paths[0]}: {columns.group}")
     large = max(size for of_file in sizes for _, size in of_file)

@@ -10,6 +10,7 @@ import numpy as np
 
 from vitling.data.sources.images import IMAGE_SUFFIXES, UNKNOWN_SIZE, FileImages, Images, evenly, file_size
 from vitling.data.splits import name_some
+from vitling.data.targets import Kind
 from vitling.errors import UserError
 
 SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
@@ -25,6 +26,8 @@ class Found(NamedTuple):
     grouped_by: str = ""  # the column or array that the groups of its images are from
     labelled: bool = True  # False: its labels, where there are some, are to measure with
     with_test: bool = False  # images of a test split are among those to learn from
+    labels: Kind = "classes"  # what its labels are; of others than classes, the images have targets
+    listed: bool = False  # each image names the labels that it has, so that one that is never named is on no image
 
 
 class Tree(ABC):
@@ -71,7 +74,7 @@ class DiskTree(Tree):
         return os.path.realpath(self.root / folder)
 
 
-def read_tree(tree: Tree | Path) -> Found:
+def read_tree(tree: Tree | Path, labels: str = "auto") -> Found:
     """The images of every class folder. What lies deeper belongs to the class above."""
     tree = DiskTree(tree) if isinstance(tree, Path) else tree
     notes: list[str] = []
