@@ -116,6 +116,10 @@ class Bins:
         ends = np.array([np.interp(tails, row, edges) for row in below]).reshape(-1, 2)
         return self._unscale(ends)
 
+    def baseline(self, numbers: np.ndarray) -> float:
+        """The mean absolute error of always saying the training median; above 0, even where that is always true."""
+        return max(float(np.abs(np.asarray(numbers, np.float64) - self.median).mean()), 1e-12)
+
     def to_dict(self) -> dict[str, Any]:
         return {"scale": self.scale, "edges": list(self.edges), "median": self.median}
 

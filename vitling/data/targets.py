@@ -6,12 +6,15 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from vitling.data.bins import Bins
+from vitling.data.grades import read_grades
 from vitling.errors import UserError
 
 Kind = Literal["classes", "several", "grades", "numbers"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 COMMON = 10  # images, or groups: so many of one combination of labels are a stratum of their own
 LEAST = 2  # of a stratum: one to learn from and one to validate
+PARTS = 10  # strata of numbers, from low to high
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,7 @@ class Score:
     name: str  # in a sentence, after "validation"
     short: str  # where there is little room
     of_images: bool  # a share of the images, with the intervals and the standard error of one
+    beside: tuple[str, ...] = ()  # further measurements, which the same files keep
 
     @property
     def recorded(self) -> str:
@@ -38,8 +42,13 @@ class Score:
         return f"{100 * value:.{digits}f} %" if self.of_images else f"{value:.{digits + 2}f}"
 
 
+ACCURACY = Score("top1", "accuracy", "top-1", of_images=True)
+# How much of the error of always saying the training median is gone. R² would be decided by the one worst image.
+SKILL = Score("skill", "skill", "skill", of_images=False, beside=("mae",))
 SCORES: dict[Kind, Score] = {
-    "classes": Score("top1", "accuracy", "top-1", of_images=True),
+    "classes": ACCURACY,
+    "grades": ACCURACY,
+    "numbers": SKILL,
     "several": Score("map", "mean average precision", "mAP", of_images=False),
 }
 
@@ -50,6 +59,31 @@ class Target:
 
     kind: Kind = "classes"
     names: tuple[str, ...] = ()  # of its outputs
+    bins: Bins | None = None  # of numbers, once there are training images to decide them from
+
+    @property
+    def has_classes(self) -> bool:
+        """Whether an image has one class; grades are classes in an order."""
+        return self.kind in ("classes", "grades")
+
+    @property
+    def numbers(self) -> Bins:
+        """The bins of a model that predicts numbers."""
+        assert self.bins is not None, "bins are decided when training begins"
+        return self.bins
+
+    @property
+    def grades(self) -> np.ndarray:
+        """The number of each grade."""
+        return read_grades(self.names, "the model")
+
+    def with_bins(self, numbers: np.ndarray | None) -> "Target":
+        """The same with bins for these training numbers, where it is of numbers."""
+        if self.kind != "numbers":
+            return self
+        assert numbers is not None, "images of numbers have targets"
+        bins = Bins.of(numbers)
+        return Target(self.kind, tuple(bins.names), bins)
 
     @property
     def outputs(self) -> int:
@@ -62,18 +96,22 @@ class Target:
     @property
     def in_words(self) -> str:
         """How many it has of what, for a line."""
-        return f"{self.outputs} {'labels, several per image' if self.kind == 'several' else 'classes'}"
+        if self.kind == "numbers":
+            return f"numbers in {self.outputs} bins"
+        what = {"several": "labels, several per image", "grades": "grades"}.get(self.kind, "classes")
+        return f"{self.outputs} {what}"
 
     def strata(self, labels: np.ndarray, targets: np.ndarray | None, groups: np.ndarray | None = None) -> np.ndarray:
-        """The number of each image's stratum, by which a split is proportional: its class, or its combination of labels."""
-        return labels if targets is None else combination_strata(targets, groups)
+        """The number of each image's stratum, by which a split is proportional: its class, its combination of labels, or its part of the numbers."""
+        if targets is None:
+            return labels
+        return number_strata(targets, groups) if self.kind == "numbers" else combination_strata(targets, groups)
 
     def require_classes(self, what: str, data: str) -> None:
         """For what knows images of one class each; `what` begins the sentence."""
-        if self.kind != "classes":
-            raise UserError(
-                f"{what} images of one class each, and those of {data} have several labels (labels=several)."
-            )
+        if not self.has_classes:
+            have = "numbers" if self.kind == "numbers" else "several labels"
+            raise UserError(f"{what} images of one class each, and those of {data} have {have} (labels={self.kind}).")
 
 
 CLASSES = Target()
@@ -110,10 +148,18 @@ def _smaller(found: np.ndarray, units: np.ndarray, least: int) -> np.ndarray:
     return np.bincount(pairs[0], minlength=found.max() + 1)[found] < least
 
 
-def check_kind(labels: str) -> None:
-    """Refuse kinds of labels that nothing learns from yet."""
-    if labels in ("grades", "numbers"):
-        raise UserError(f"labels={labels} is not supported; use auto, classes or several.")
+def number_strata(numbers: np.ndarray, groups: np.ndarray | None = None) -> np.ndarray:
+    """The number of each image's part of the numbers from low to high, or of that of its group, each of two images or groups at least."""
+    if groups is None:
+        return _parts(numbers)
+    units = np.unique(groups, return_inverse=True)[1].reshape(-1)
+    means = np.bincount(units, weights=numbers) / np.bincount(units)
+    return _parts(means)[units]
+
+
+def _parts(numbers: np.ndarray) -> np.ndarray:
+    rank = np.argsort(np.argsort(numbers, kind="stable"), kind="stable")
+    return (rank * max(1, min(PARTS, len(numbers) // LEAST)) // len(numbers)).astype(np.int64)
 
 
 def positives(targets: np.ndarray) -> np.ndarray:

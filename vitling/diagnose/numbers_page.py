@@ -87,11 +87,11 @@ def build_numbers_page(
 def _validation_sections(run: Run, model: nn.Module, predictions: Predictions) -> list[Section]:
     """What is shown of the validation images, until others are looked at."""
     temperature = calibrate(run, "best", predictions=predictions).temperature
-    values = Values.of(predictions.logits.double().numpy(), run.target.bins, temperature)
+    values = Values.of(predictions.logits.double().numpy(), run.target.numbers, temperature)
     result = measure_numbers(
         values,
         predictions.targets,
-        run.target.bins,
+        run.target.numbers,
         data=run.info["data"]["name"],
         split="val",
         groups=predictions.groups,
@@ -137,7 +137,7 @@ def _image_sections(run: Run, seen: Predictions, split: str, values: Values | No
     """The worst errors and, as a contrast, some from the middle."""
     if values is None:
         temperature = calibrate(run, "best").temperature
-        values = Values.of(seen.logits.double().numpy(), run.target.bins, temperature)
+        values = Values.of(seen.logits.double().numpy(), run.target.numbers, temperature)
     truth = seen.targets.double().numpy()
     order = np.argsort(-np.abs(values.number - truth), kind="stable")
     middle = order[len(order) // 2 :][:SHOWN]
@@ -195,10 +195,12 @@ def _course_section(run: Run) -> Section:
     records = [record for record, _ in run.validations()]
     if len(records) == 1:  # a dot is no curve
         only = records[0]
-        row = (only["epoch"], f"{only.get('train_loss', float('nan')):.3f}", f"{only['val_loss']:.3f}")
-        head = ("epoch", "training loss", "validation loss", "mean absolute error")
+        losses = (f"{only.get('train_loss', float('nan')):.3f}", f"{only['val_loss']:.3f}")
+        columns = ("epoch", "training loss", "validation loss", "mean absolute error")
         return Section(
-            "Learning curves", [Table(head, [(*row, f"{only['val_mae']:.4g}")], "The only validation.")], lead
+            "Learning curves",
+            [Table(columns, [(only["epoch"], *losses, f"{only['val_mae']:.4g}")], "The only validation.")],
+            lead,
         )
     epochs = [record["epoch"] for record in records]
     loss = {"training": [r["train_loss"] for r in records], "validation": [r["val_loss"] for r in records]}
@@ -253,7 +255,7 @@ def _other_evaluations(run: Run) -> list[Section]:
 
 def _summary_facts(run: Run, test: NumbersEvaluation | None) -> dict[str, str]:
     info, recipe = run.info, run.recipe
-    best, data, bins = info["best"], info["data"], run.target.bins
+    best, data, bins = info["best"], info["data"], run.target.numbers
     called = "out-of-fold error" if run.members else "validation error"
     facts = {
         called: f"{best['val_mae']:.4g} on average, of {data['val_images']:,} images; {percent(best['val_skill'])} less than by always saying "

@@ -12,6 +12,7 @@ from vitling.diagnose.unlabelled_page import write_unlabelled_page
 from vitling.errors import UserError
 from vitling.evaluation.evaluation import evaluate_and_keep
 from vitling.evaluation.metrics import Evaluation
+from vitling.evaluation.numbers import NumbersEvaluation
 from vitling.evaluation.operating_point import Wanted
 from vitling.evaluation.predictions import Predictions
 from vitling.recipes import Recipe
@@ -80,7 +81,7 @@ def evaluate(
     reading: Reading | None = None,
     dataset: Dataset | None = None,
     callback: Callback | None = None,
-) -> Evaluation:
+) -> Evaluation | NumbersEvaluation:
     """Measure a run on a split of its own data, or of other data with the same classes.
 
     With `img_size` it sees images of another size than in training, its positions resized; with `tta` corners and mirror images are
@@ -134,7 +135,12 @@ def write_trained(
 
 
 def write_evaluated(
-    run: Run, result: Evaluation, seen: Predictions, *, reading: Reading | None = None, callback: Callback | None = None
+    run: Run,
+    result: Evaluation | NumbersEvaluation,
+    seen: Predictions,
+    *,
+    reading: Reading | None = None,
+    callback: Callback | None = None,
 ) -> None:
     """The page of a run again, after it has been evaluated; nothing where it has none, or does not keep its numbers."""
     if not result.kept or not (run.path / PAGE).exists():

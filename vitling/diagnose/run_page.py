@@ -125,6 +125,12 @@ def build_run_page(
     measured on the test split here. What `evaluate` has measured on it is repeated, with its pictures where `test` is given or they are
     among the sections that are `kept`.
     """
+    if run.kind == "numbers":
+        from vitling.diagnose.numbers_page import build_numbers_page  # which takes parts of this one
+
+        return build_numbers_page(
+            run, predictions=predictions, test=test, kept=kept, links=links, reading=reading, callback=callback
+        )
     kept = dict(kept or {})
     if "Validation" not in kept:
         model = run.load_model("best")
@@ -156,7 +162,8 @@ def build_run_page(
 def validation_sections(run: Run, model: nn.Module, predictions: Predictions) -> list[Section]:
     """What is shown of the validation images, until others are looked at."""
     logits, labels, names = predictions.logits, predictions.labels, run.class_names
-    result = measure(logits, labels, names, data=run.info["data"]["name"], split="val", groups=predictions.groups)
+    about = dict(data=run.info["data"]["name"], split="val", groups=predictions.groups)
+    result = measure(logits, labels, names, grades=run.kind == "grades", **about)
     calibration = calibrate(run, "best", predictions=predictions)
     facts = {name: value for name, value in evaluation_facts(result).items() if "calibration" not in name}
     return [

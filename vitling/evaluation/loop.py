@@ -129,7 +129,7 @@ def validate(
         done += 1
         if keep is not None:
             keep.append(logits.cpu())
-        if target.kind != "classes":
+        if not target.has_classes:
             seen.append((logits.cpu(), labels.cpu()))
             continue
         correct = to_float64((logits.argmax(1) == labels).sum())
@@ -138,7 +138,7 @@ def validate(
     if has_shards(model):
         most = math.ceil(math.ceil(len(source) / BATCH) / accelerator.num_processes)
         _take_part(model, preprocessing, accelerator, min(most, batches or most) - done)
-    if target.kind != "classes":
+    if not target.has_classes:
         outputs, truth = map(torch.cat, zip(*_of_all(seen, accelerator), strict=True))
         return validation_scores(target, outputs, truth, with_error=with_error)
     correct, loss, count = accelerator.reduce(sums, "sum").tolist()

@@ -13,7 +13,6 @@ from vitling.evaluation.metrics import evaluation_file
 from vitling.evaluation.ordered import measure_distances
 from vitling.reports.card import render_card
 from vitling.reports.frame import make_frame
-from vitling.reports.page import percent
 from vitling.validation.documents import damaged, parse_json, read_document
 from vitling.validation.values import Count, CountOrNone, Range, Share, Side
 

@@ -48,9 +48,7 @@ def measure_distances(
             return {name: values for one in measures for name, values in one(weights).items()}
 
     units = np.arange(len(truth)) if groups is None else np.unique(groups, return_inverse=True)[1].reshape(-1)
-    drawn = [
-        measure(weights[units].astype(np.float64)) for weights in draw_units(int(units.max()) + 1, _times(truth))
-    ]
+    drawn = [measure(weights[units].astype(np.float64)) for weights in draw_units(int(units.max()) + 1, _times(truth))]
     found: dict = {}
     for name, values in measure(np.ones((len(truth), 1))).items():
         found[name] = float(values[0]) if np.isfinite(values[0]) else None

@@ -11,11 +11,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, TypedDict
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from vitling.callbacks import Callback
 from vitling.data.pipeline.reading import Reading
+from vitling.data.targets import Target
 from vitling.errors import UserError
 from vitling.evaluation.calibration import expected_calibration_error
 from vitling.evaluation.predictions import Predictions, predict_validation
@@ -72,7 +74,7 @@ def calibrate(
         return Calibration(**{name: kept[which][name] for name in CalibrationRecord.__required_keys__})
     if predictions is None:  # load_model refuses a run that has no weights yet
         predictions = predict_validation(run, run.load_model(which), reading=reading, callback=callback)
-    result = _fit(predictions, digest)
+    result = _fit(predictions, digest, run.target)
     with contextlib.suppress(UserError):  # a run on a disk that is read-only or full: it is fitted again next time
         text = json.dumps({**kept, which: asdict(result)}, indent=1)
         write_text(run.path / "calibration.json", text, ours=_is_calibration)
@@ -80,8 +82,10 @@ def calibrate(
     return result
 
 
-def _fit(predictions: Predictions, digest: str) -> Calibration:
+def _fit(predictions: Predictions, digest: str, target: Target) -> Calibration:
     labels = predictions.labels
+    if target.kind == "numbers":  # as classes, they are their bins
+        labels = torch.as_tensor(target.numbers.place(predictions.targets.numpy()))
     temperature = fit_temperature(predictions.logits, labels)
     before, after = predictions.logits, predictions.logits / temperature
     return Calibration(

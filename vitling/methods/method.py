@@ -70,6 +70,7 @@ class Method(nn.Module, ABC):
     teaches = ""  # what an unlabelled one learns from, in a few words for a plan
     target_kinds: ClassVar[tuple[Kind, ...]] = (
         "classes",
+        "grades",
     )  # what its labels may be; of others, batch["target"] says what is learnt
     target = CLASSES  # what it learns: set where it is created
     wants_geometry = False  # True: batch["geometry"] says where the pixels came from, see `augment.Geometry`

@@ -128,7 +128,7 @@ def plan(
     check_settings(planned)
     recipe = replace(planned, data=str(data))
     size = as_size(recipe.img_size) or (seen.largest if seen.small else default_size(recipe.model))
-    warnings = find_conflicts(recipe, size, classes=len(dataset.class_names), channels=dataset.channels)
+    warnings = find_conflicts(recipe, size, classes=seen.outputs, channels=dataset.channels)
     hint = pretrained_hint(seen, recipe)
     result = Plan(seen, recipe, choices, warnings, hint, machine.title, machine.precision, machine.measured, dataset)
     if brief:
@@ -139,7 +139,7 @@ def plan(
             "on_bad_image=skip tries them all and leaves the bad ones out"
         )
     if device:
-        speed = _estimate(dataset, recipe, size, machine)
+        speed = _estimate(dataset, recipe, size, machine, seen.outputs)
     else:
         fits = len(dataset.splits["train"]) * dataset.channels * size[0] * size[1] <= reading.memory_gb * 2**30
         part = _part(dataset, recipe, in_memory=fits, has_bad=bool(seen.unreadable))
@@ -155,7 +155,8 @@ def plan(
     epochs: float = recipe.epochs
     if budget_seconds:
         recipe, choices, epochs = _fit(recipe, choices, speed, budget_seconds)
-    expected = expect(seen, epochs * speed.steps_per_epoch * recipe.batch_size)
+    shown = epochs * speed.steps_per_epoch * recipe.batch_size
+    expected = None if seen.probe_accuracy is None else expect(seen, shown)
     return replace(result, recipe=recipe, choices=choices, speed=speed, expected=expected, epochs=epochs)
 
 
@@ -222,12 +223,12 @@ def _measure(dataset: Dataset, recipe: Recipe, part: Recipe, settings: Settings,
     )
 
 
-def _estimate(dataset: Dataset, recipe: Recipe, size: tuple[int, int], machine: Machine) -> Speed:
+def _estimate(dataset: Dataset, recipe: Recipe, size: tuple[int, int], machine: Machine, outputs: int) -> Speed:
     """The speed on a device that is not here."""
     train, val = split_training(dataset, recipe)
     model = build_model(
         recipe.model,
-        num_classes=len(dataset.class_names),
+        num_classes=outputs,
         in_chans=dataset.channels,
         img_size=size,
         **recipe.model_args,

@@ -132,6 +132,7 @@ def choose(
         *(choice for choice in _omissions(base) if not (begun and "unlabelled" in choice.changes)),
         *_batch(images, base),
         *_balance(survey),
+        *_labels(dataset, survey, base),
         *_bad_files(survey),
     ]
     choices += [*_precision(machine), *_compile(machine)]
@@ -461,6 +462,19 @@ def _balance(survey: Survey) -> list[Choice]:
         f"the largest class has {survey.imbalance:.0f} times the images of the smallest; each is drawn equally often"
     )
     return [Choice("balance", "sampler", reason, changes={"balance": "sampler"})]
+
+
+def _labels(dataset: Dataset, survey: Survey, base: Recipe) -> list[Choice]:
+    """How numbers are learnt; nothing of classes."""
+    facts = survey.number_facts
+    if facts is None:
+        return []
+    reason = "a number is learnt as a Gaussian over bins, so that mixing and calibration work as with classes"
+    if facts.scale == "log1p":
+        reason += "; the bins are equally wide in log(1 + number), because the numbers have a long tail"
+    smooth = {"method_args.label_smoothing": 0.0} if base.method_args.get("label_smoothing") else {}
+    evidence = "HL-Gauss: Imani and White 2018, Farebrother et al. 2024 (docs/grades_and_numbers.md)"
+    return [Choice("labels", f"numbers in {facts.bins} bins", reason, evidence, changes=smooth)]
 
 
 def _bad_files(survey: Survey) -> list[Choice]:

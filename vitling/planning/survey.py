@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from vitling.callbacks import Callback
+from vitling.data.bins import Bins
 from vitling.data.near_duplicates import allowed_difference, find_near_duplicates
 from vitling.data.pipeline.cache import PixelCache
 from vitling.data.pipeline.preprocessing import SMALL_SIDE
@@ -63,7 +64,48 @@ class Survey:
     @property
     def imbalance(self) -> float:
         """Images of the largest class per image of the smallest."""
+        if not self.class_counts:
+            return 1.0
         return max(self.class_counts.values()) / min(self.class_counts.values())
+
+    @property
+    def outputs(self) -> int:
+        """Of a network for this data."""
+        return len(self.class_counts)
+
+    @property
+    def number_facts(self) -> "NumberFacts | None":
+        """What the labels are where they are numbers."""
+        return None
+
+
+@dataclass(frozen=True)
+class NumberFacts:
+    """The training numbers, in their own unit."""
+
+    lowest: float
+    median: float
+    highest: float
+    spread: float  # standard deviation
+    baseline_mae: float  # mean absolute error of always saying the median
+    bins: int
+    scale: str  # on which the bins are equally wide
+
+
+@dataclass(frozen=True)
+class NumbersSurvey(Survey):
+    """Facts about a dataset whose labels are numbers; it has no classes to count."""
+
+    numbers: NumberFacts | None = None
+
+    @property
+    def outputs(self) -> int:
+        assert self.numbers, "numbers have bins"
+        return self.numbers.bins
+
+    @property
+    def number_facts(self) -> NumberFacts | None:
+        return self.numbers
 
 
 def survey_data(
@@ -71,12 +113,11 @@ def survey_data(
 ) -> Survey:
     """Look at a dataset; a brief look reads heads only, so that it takes no time."""
     train = dataset.splits["train"]
-    counts = np.bincount(train.labels, minlength=len(dataset.class_names))
     sizes = sorted(_sizes(train), key=lambda size: size[0] * size[1])
     facts: dict[str, Any] = dict(
         name=dataset.name,
         images={split: len(images) for split, images in dataset.splits.items()},
-        class_counts=dict(zip(dataset.class_names, counts.tolist(), strict=True)),
+        class_counts=_count_classes(dataset),
         channels=dataset.channels,
         bits=dataset.max_value.bit_length(),
         smallest=sizes[0],
@@ -84,9 +125,34 @@ def survey_data(
         largest=sizes[-1],
         notes=[note for note in dataset.notes if "were skipped" not in note],  # those are listed by name
     )
+    kind: type[Survey] = Survey
+    if dataset.target.kind == "numbers":
+        kind, facts["numbers"] = NumbersSurvey, _describe_numbers(train)
     if brief:
-        return Survey(unreadable=list(dataset.skipped), **facts)
-    return Survey(**facts, **_look_at_pixels(dataset, min(sizes[0]), cache, callback or Callback()))
+        return kind(unreadable=list(dataset.skipped), **facts)
+    return kind(**facts, **_look_at_pixels(dataset, min(sizes[0]), cache, callback or Callback()))
+
+
+def _count_classes(dataset: Dataset) -> dict[str, int]:
+    if dataset.target.kind == "numbers":
+        return {}
+    counts = np.bincount(dataset.splits["train"].labels, minlength=len(dataset.class_names))
+    return dict(zip(dataset.class_names, counts.tolist(), strict=True))
+
+
+def _describe_numbers(train: Images) -> NumberFacts:
+    assert train.targets is not None, "images of numbers have targets"
+    numbers = train.targets.astype(np.float64)
+    bins = Bins.of(numbers)
+    return NumberFacts(
+        float(numbers.min()),
+        bins.median,
+        float(numbers.max()),
+        float(numbers.std()),
+        bins.baseline(numbers),
+        len(bins),
+        bins.scale,
+    )
 
 
 def _sizes(images: Images) -> list[tuple[int, int]]:
@@ -136,5 +202,11 @@ def _look_at_pixels(dataset: Dataset, short_side: int, cache: PixelCache | None,
         looked_at=sum(map(len, seen.values())),
         copies=copies("train"),
         leaks={split: copies(split, thumbnails["train"]) for split in others},
-        probe_accuracy=probe_accuracy(thumbnails["train"], torch.as_tensor(seen["train"].labels), seen["train"].groups),
+        probe_accuracy=_probe(dataset, thumbnails["train"], seen["train"]),
     )
+
+
+def _probe(dataset: Dataset, thumbnails: Tensor, train: Images) -> float | None:
+    if not dataset.target.has_classes:
+        return None
+    return probe_accuracy(thumbnails, torch.as_tensor(train.labels), train.groups)

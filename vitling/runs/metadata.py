@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import vitling
+from vitling.data.bins import Bins
 from vitling.data.pipeline.preprocessing import Preprocessing
 from vitling.data.targets import Kind, Target
 from vitling.errors import UserError
@@ -20,7 +21,7 @@ if TYPE_CHECKING:  # a run saves its models with this
 class ModelMetadata:
     """Class names, preprocessing and temperature; in `config.json` of a folder, in the metadata of an ONNX file."""
 
-    _of_classes: ClassVar[dict[str, Any]] = {"labels": "classes", "thresholds": None}
+    _of_classes: ClassVar[dict[str, Any]] = {"labels": "classes", "thresholds": None, "bins": None}
 
     architecture: str
     class_names: list[str]
@@ -31,14 +32,20 @@ class ModelMetadata:
     vitling: str = vitling.__version__
     labels: Kind = "classes"  # what it gives for an image; of several labels, probabilities are sigmoids
     thresholds: list[Share] | None = None  # of each label: from this probability on an image has it; None: not fitted
+    bins: dict[str, Any] | None = None  # of numbers: what the outputs are probabilities of
 
     def __post_init__(self) -> None:
         if self.thresholds is not None and len(self.thresholds) != len(self.class_names):
             raise UserError(f"there are {len(self.thresholds)} thresholds of {len(self.class_names)} labels")
+        if (self.labels == "numbers") != (self.bins is not None):
+            raise UserError(f"labels={self.labels} {'need' if self.bins is None else 'have no'} bins")
+        if self.bins is not None and len(self.target.numbers) != len(self.class_names):
+            raise UserError(f"there are {len(self.target.numbers)} bins, and {len(self.class_names)} names of them")
 
     @property
     def target(self) -> Target:
-        return Target(self.labels, tuple(self.class_names))
+        bins = None if self.bins is None else Bins.from_dict(self.bins, "the model")
+        return Target(self.labels, tuple(self.class_names), bins)
 
     @classmethod
     def of_run(
@@ -59,6 +66,7 @@ class ModelMetadata:
             input,
             labels=run.kind,
             thresholds=thresholds,
+            bins=run.target.numbers.to_dict() if run.kind == "numbers" else None,
         )
 
     def to_dict(self) -> dict:
@@ -101,7 +109,7 @@ class ModelMetadata:
     @classmethod
     def from_strings(cls, strings: Mapping[str, str], source: str) -> "ModelMetadata":
         entries = dict(strings)
-        for name in ("class_names", "preprocessing", "temperature", "thresholds"):
+        for name in ("class_names", "preprocessing", "temperature", "thresholds", "bins"):
             try:
                 entries[name] = parse_json(strings[name], Any, source)
             except KeyError:

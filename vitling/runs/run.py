@@ -38,6 +38,7 @@ from filelock import FileLock, Timeout
 from torch import Tensor, nn
 
 import vitling
+from vitling.data.bins import Bins
 from vitling.data.pipeline.preprocessing import Preprocessing
 from vitling.data.targets import CLASSES, SCORES, Kind, Score, Target
 from vitling.errors import UserError, did_you_mean, first_line
@@ -221,11 +222,14 @@ class Run:
     @property
     def target(self) -> Target:
         """What its model gives for an image."""
-        return CLASSES if self.unlabelled else Target(self.kind, tuple(self.class_names))
+        if self.unlabelled:
+            return CLASSES
+        bins = Bins.from_dict(self.info["bins"], str(self.path / "run.json")) if self.kind == "numbers" else None
+        return Target(self.kind, tuple(self.class_names), bins)
 
     def require_classes(self, what: str) -> None:
         """For what knows images of one class each; `what` begins the sentence."""
-        if self.kind != "classes":
+        if self.kind not in ("classes", "grades"):
             self.target.require_classes(what, str(self.path))
 
     @property

@@ -187,6 +187,8 @@ def open_loop(
     check_target(recipe.method, data.dataset.target)
     if recipe.balance == "sampler":
         data.dataset.target.require_classes("balance=sampler draws", data.dataset.name)
+    if recipe.balance == "loss" and data.dataset.target.kind == "numbers":
+        data.dataset.target.require_classes("balance=loss weighs", data.dataset.name)
     checkpoint, recipe = _read_checkpoint(
         run, replace(recipe, img_size=data.preprocessing.size, channels=data.preprocessing.channels), data, callback
     )
@@ -418,6 +420,7 @@ def _describe(run: Run, setup: Setup, asked: dict, planned: dict | None) -> None
         recipe_digest=None,  # until the recipe is written
         **({"unlabelled": True, "class_names": []} if setup.method.unlabelled else {"class_names": data.class_names}),
         **({} if setup.method.target.kind == "classes" else {"labels": setup.method.target.kind}),
+        **({"bins": setup.method.target.bins.to_dict()} if setup.method.target.bins else {}),
         preprocessing=data.preprocessing,
         data=dict(
             name=data.dataset.name,

@@ -187,14 +187,14 @@ class Loop:
         if self._is_time_for_neighbours(epoch):
             others["val_neighbours_top1"] = self.neighbourhood.accuracy(model)
         score = setup.method.target.score
-        shares = {score.recorded: val[score.key]} if score.key in val else {}
+        reached = {f"val_{key}": val[key] for key in (score.key, *score.beside) if key in val}
         record = {
             **({"part": state.part} if state.part > 1 else {}),
             "epoch": epoch + 1,
             "step": state.step,
             "lr": max(group["lr"] for group in setup.optimizer.param_groups),
             **{f"train_{name}": value / state.summed_steps for name, value in state.sums.items()},
-            **shares,
+            **reached,
             "val_loss": val["loss"],
             **others,
         }
@@ -227,7 +227,7 @@ class Loop:
             self.run.append("timing.jsonl", timing)
         if self.settings.trackers:
             self.accelerator.log({k: v for k, v in record.items() if k != "epoch"}, step=state.step)
-        best = {score.best: state.best[0], "best_epoch": state.best_epoch} if shares else {}
+        best = {score.best: state.best[0], "best_epoch": state.best_epoch} if reached else {}
         self.callback.on_validation({**record, **best}, timing)
 
     def _is_time_for_neighbours(self, epoch: int) -> bool:
@@ -263,7 +263,7 @@ class Loop:
         self._save_model("last", state.validated_model(self.setup))
         self.save_checkpoint()
         method = self.setup.method
-        reached = {} if method.unlabelled else {method.target.score.recorded: state.best[0]}
+        reached = {} if method.unlabelled else {method.target.score.recorded: state.best[0], **self._beside_best()}
         if self.accelerator.is_main_process:
             self.run.update(
                 status="finished",
@@ -275,6 +275,14 @@ class Loop:
             )
         self._hand_on()
         self.accelerator.wait_for_everyone()
+
+    def _beside_best(self) -> dict[str, float]:
+        """What was recorded beside the best score."""
+        score, state = self.setup.method.target.score, self.state
+        if not score.beside or not self.accelerator.is_main_process:
+            return {}
+        records = [record for record in self.run.metrics() if record["epoch"] == state.best_epoch]
+        return {f"val_{key}": records[-1][f"val_{key}"] for key in score.beside}
 
     # -- saving ----------------------------------------------------------------------------------------------------
 

@@ -129,7 +129,8 @@ class State:
         al. (1984): on few images the highest of many accuracies is a lucky one, and a later epoch has a lower rate. `error` is that of a
         score that is no share of the images, as it was estimated for this epoch.
         """
-        self.highest, score = max(self.highest, value), (value, -loss)
+        # A score may be below 0, unlike an accuracy.
+        self.highest, score = value if self.best is None else max(self.highest, value), (value, -loss)
         if keep == "last_good":
             share = math.sqrt(self.highest * (1 - self.highest) / images) if error is None else error
             accepted = value >= self.highest - share

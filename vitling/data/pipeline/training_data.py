@@ -1,7 +1,7 @@
 """From a recipe to splits that can be batched: open, carve, choose a size, decode or stream, measure mean and std."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -60,6 +60,7 @@ def prepare_training_data(
     """Open the recipe's data, unless `dataset` is just that, and make its training and validation splits ready."""
     dataset = open_recipe_data(recipe, reading, opened=dataset)
     train, val = split_training(dataset, recipe)
+    dataset = decide_bins(dataset, train)
     _check_shuffling(recipe, train)
     size = as_size(recipe.img_size) or natural_size(train) or model_size
     args: dict[str, Any] = dict(
@@ -147,7 +148,7 @@ def open_recipe_data(recipe: Recipe, reading: Reading, *, opened: Dataset | None
 def split_training(dataset: Dataset, recipe: Recipe) -> tuple[Images, Images]:
     """Training and validation images: the data's own validation split, a fold, or a part carved from train."""
     train, target = dataset.splits["train"], dataset.target
-    names = dataset.class_names if target.kind == "classes" else None
+    names = dataset.class_names if target.has_classes else None
     val = dataset.splits.get("val")
     if recipe.fraction_rule == "bootstrapping":
         target.require_classes("fraction_rule=bootstrapping divides", dataset.name)
@@ -175,6 +176,14 @@ def split_training(dataset: Dataset, recipe: Recipe) -> tuple[Images, Images]:
     if train.targets is not None and target.kind == "several":
         _check_labels_left(train, val, dataset)
     return train, val
+
+
+def decide_bins(dataset: Dataset, train: Images) -> Dataset:
+    """The data with bins for its numbers, from training images alone; other data as it is."""
+    if dataset.target.kind != "numbers":
+        return dataset
+    target = dataset.target.with_bins(train.targets)
+    return replace(dataset, class_names=list(target.names), target=target)
 
 
 def _strata(target: Target, images: Images) -> np.ndarray:

@@ -29,6 +29,7 @@ from vitling.data.sources.images import (
 from vitling.data.sources.memory import PREFIX as MEMORY
 from vitling.data.sources.memory import read_memory
 from vitling.data.sources.named import NAMES, is_saved_table, match_name, read_hub, read_named
+from vitling.data.sources.ordered import check_numbers, numbers_hint, order_grades
 from vitling.data.sources.parquet import read_parquet
 from vitling.data.sources.parts import PREFIX as PART
 from vitling.data.sources.parts import read_part
@@ -45,7 +46,7 @@ from vitling.data.sources.unlabelled import (
     without_labels,
 )
 from vitling.data.splits import name_some
-from vitling.data.targets import CLASSES, KINDS, Target, check_kind, lacking
+from vitling.data.targets import CLASSES, KINDS, Kind, Target, lacking
 from vitling.data.threads import map_threads
 from vitling.errors import UserError, did_you_mean
 from vitling.files import check_path, what_else
@@ -182,16 +183,21 @@ def open_dataset(
             raise UserError(f"{data} holds {len(splits['train'])} images to learn from; at least two are needed")
     elif class_names is None:
         names = found.class_names
-        _check_names(data, names, splits)
-        (_check_classes if found.labels == "classes" else _check_several)(data, names, splits, notes)
+        _check_names(data, names, splits, fewest=1 if found.labels == "numbers" else 2)
+        if labels == "grades":
+            names = order_grades(data, names, splits)
+        CHECKS[found.labels](data, names, splits, notes)
+    elif found.labels == "numbers":
+        names = found.class_names  # numbers are what they are, whatever the model calls its bins
     else:
         names = list(class_names)
         splits = (_renumber if found.labels == "classes" else _reorder)(data, splits, found, names, notes)
-    target = Target(found.labels if found.labelled else "classes", tuple(names))
+    kind: Kind = "grades" if labels == "grades" and found.labels == "classes" else found.labels
+    target = Target(kind if found.labelled else "classes", tuple(names))
     for images in splits.values():
         images.labels = target.strata(images.labels, images.targets, images.groups)
     notes += _shared_images(splits)
-    notes += group_notes(splits, found.grouped_by, names if target.kind == "classes" else [])
+    notes += group_notes(splits, found.grouped_by, names if target.has_classes else [])
     if "train" in splits:
         notes += suspect_groups(splits["train"])
     channels, max_value = _look(data, splits.get("train") or next(iter(splits.values())), channels, notes)
@@ -260,14 +266,23 @@ def _find(data: str, root: str | None, download: bool, sampled: bool, group: str
         return read_part(data, lambda whole: _find(whole, root, download, False, group, labels))
     if is_unlabelled(data):
         return read_unlabelled(data, lambda given: _find(given, root, download, sampled, group, labels))
-    check_kind(labels)
     if labels == "several" and not _may_have_several(data):
         raise _one_each(data)
+    if labels == "numbers" and not _may_have_numbers(data):
+        raise _no_numbers(data)
     pattern = group if is_pattern(group) else ""
     column = "" if pattern else group
     name, found = _find_images(data, root, download, sampled, column, labels)
     if labels == "several" and found.labels != "several":
         raise _one_each(data)
+    if labels == "numbers" and found.labels != "numbers":
+        raise _no_numbers(data)
+    if labels == "auto" and found.labels == "numbers":
+        raise UserError(f"the labels of {data} are numbers; set labels=numbers")
+    if labels in ("classes", "grades") and found.labels != "classes":
+        raise UserError(
+            f"labels={labels}: the images of {data} have {found.labels} (labels={found.labels}); leave labels= out, or give other data"
+        )
     if column and found.grouped_by != column:
         raise UserError(
             f"group={group} names a column or an array, and {data} has none; tables (.csv, .tsv, .parquet, hf:) and .npz files do, and file "
@@ -295,6 +310,27 @@ def _one_each(data: str) -> UserError:
     return UserError(
         f"labels=several: the images of {data} have one label each, as those of named data, hubs, streams, shards and lists have; several labels "
         "are read from .npz arrays (N, labels) of 0 and 1, tables (.csv, .tsv, .parquet) and folders of links: leave labels= out, or give one of these."
+    )
+
+
+def _may_have_numbers(data: str) -> bool:
+    """Whether it is of a kind whose labels can be real numbers: known before anything is downloaded."""
+    path = Path(data).expanduser()
+    if data.startswith(MEMORY) or find_source(data):
+        return True
+    if match_name(data) or data.startswith((HUB, "hf:")) or is_address(data):
+        return False
+    if path.is_dir():
+        return bool(files_of_kind(path, ".parquet")) and not is_saved_table(path)
+    if len(files := expand_braces(data)) > 1:
+        return all(Path(file).suffix.lower() == ".parquet" for file in files)
+    return path.suffix.lower() in (".npz", ".parquet", *LISTS) or not path.exists()  # which is said elsewhere
+
+
+def _no_numbers(data: str) -> UserError:
+    return UserError(
+        f"labels=numbers: the labels of {data} are the names of classes; numbers are read from tables (.csv, .tsv, .parquet), lists and .npz arrays. "
+        "For classes in an order set labels=grades, else leave labels= out"
     )
 
 
@@ -425,11 +461,11 @@ def _leave_out_bad(splits: dict[str, Images]) -> tuple[dict[str, Images], list[s
     return kept, skipped
 
 
-def _check_names(data: str, names: list[str], splits: dict[str, Images]) -> None:
+def _check_names(data: str, names: list[str], splits: dict[str, Images], *, fewest: int) -> None:
     """There is a train split, and there are two classes or labels at least, whose names can be written and told apart."""
     if "train" not in splits:
         raise UserError(f"{data} has no train split, only {', '.join(splits)}; rename one of them to train")
-    if len(names) < 2:
+    if len(names) < fewest:
         only = f" ('{names[0]}')" if names else ""
         raise UserError(f"{data} has only one class{only}; at least two are needed, each in a folder or with a label")
     if unwritable := next((name for name in names if not _is_writable(name)), None):
@@ -453,7 +489,7 @@ def _check_classes(data: str, names: list[str], splits: dict[str, Images], notes
             if differing:
                 raise UserError(
                     f"{data}: the classes differ between splits; {name_some(differing, 'class', 'classes')} of {here} "
-                    f"missing in {there}. Give every split the same classes, or give one split and let vitling carve the others"
+                    f"missing in {there}. Give every split the same classes, or give one split and let vitling carve the others{numbers_hint(names)}"
                 )
     if absent := [name for name, n in zip(names, counts["train"], strict=True) if n == 0]:
         raise UserError(
@@ -463,7 +499,7 @@ def _check_classes(data: str, names: list[str], splits: dict[str, Images], notes
     if single := [name for name, n in zip(names, counts["train"], strict=True) if n == 1]:
         raise UserError(
             f"{data}: only one training image of {name_some(single, 'class', 'classes')}; at least two are needed, one "
-            "to learn from and one to validate. Add images, or remove the class"
+            f"to learn from and one to validate. Add images, or remove the class{numbers_hint(names)}"
         )
 
 
@@ -547,6 +583,9 @@ def _renumber(
     for images in splits.values():
         images.labels = number[images.labels]
     return splits
+
+
+CHECKS = {"classes": _check_classes, "several": _check_several, "numbers": check_numbers}
 
 
 def _shared_images(splits: dict[str, Images]) -> list[str]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from vitling.data.groups import as_groups, choose_column, unused_column
 from vitling.data.sources.images import ArrayImages, FileImages, read_array_header
+from vitling.data.sources.ordered import NUMBER, as_numbers, check_number_array
 from vitling.data.sources.tree import SPLITS, Found, is_hidden, is_image
 from vitling.errors import UserError, first_line
 from vitling.validation.memory import total_memory
@@ -34,16 +35,16 @@ class _Row(NamedTuple):
 
 def read_csv(path: Path, root: str | None, group: str = "", labels: str = "auto") -> Found:
     """A table with a column of paths, one of labels and maybe one of splits and one of groups. Labels are class names."""
-    found = _from_rows(path, root, lambda file, split, notes: list(_csv_rows(file, split, notes, group)))
+    found = _from_rows(path, root, lambda file, split, notes: list(_csv_rows(file, split, notes, group)), labels)
     return found._replace(grouped_by=group)
 
 
 def read_list(path: Path, root: str | None, group: str = "", labels: str = "auto") -> Found:
     """Lines of `path label`. Numbers get the names of the images' folders, if each number has one folder. There are no groups."""
-    return _from_rows(path, root, lambda file, split, notes: list(_list_rows(file, split)))
+    return _from_rows(path, root, lambda file, split, notes: list(_list_rows(file, split)), labels)
 
 
-def _from_rows(path: Path, root: str | None, rows_of: Callable[[Path, str, list[str]], list[_Row]]) -> Found:
+def _from_rows(path: Path, root: str | None, rows_of: Callable[[Path, str, list[str]], list[_Row]], kind: str) -> Found:
     rows: list[_Row] = []
     notes: list[str] = []
     for split, file in _beside(path).items():
@@ -59,15 +60,19 @@ def _from_rows(path: Path, root: str | None, rows_of: Callable[[Path, str, list[
     if not rows:
         raise UserError(f"{path} lists no images; expected one path and one label per line")
     labels = sorted({row.label for row in rows}, key=lambda x: (0, int(x), x) if _is_number(x) else (1, 0, x))
-    number = {label: i for i, label in enumerate(labels)}
+    number = dict.fromkeys(labels, 0) if kind == "numbers" else {label: i for i, label in enumerate(labels)}
     folder = root or path.parent
     splits = {}
     for split in sorted({row.split for row in rows}, key=("train", "val", "test").index):
         chosen = [row for row in rows if row.split == split]
         splits[split] = FileImages([r.path for r in chosen], [number[r.label] for r in chosen], root=folder)
+        if kind == "numbers":
+            splits[split].targets = as_numbers([row.label for row in chosen], [row.path for row in chosen], str(path))
         groups = [r.group for r in chosen if r.group is not None]
         if len(groups) == len(chosen):
             splits[split].groups = np.array(groups, dtype=str)
+    if kind == "numbers":
+        return Found(NUMBER, splits, notes, labels="numbers")
     return Found(_folder_names(rows, labels) or labels, splits, notes)
 
 
@@ -252,7 +257,10 @@ def read_npz(path: Path, group: str = "", labels: str = "auto", *, labelled: boo
             missing = f"{split}_{'images' if images is None else 'labels'}"
             raise UserError(f"{path} has no array {missing}; its arrays are: {', '.join(arrays)}")
         _check_images(f"{path}: {split}_images", images)
-        if several:
+        if labelled and labels == "numbers":
+            splits[split] = ArrayImages(images, np.zeros(len(images), np.int64), f"{split}_images")
+            splits[split].targets = check_number_array(f"{path}: {split}_labels", given, len(images))
+        elif several:
             splits[split] = ArrayImages(images, np.zeros(len(images), np.int64), f"{split}_images")
             splits[split].targets = _check_several(f"{path}: {split}_labels", given, len(images))
         else:
@@ -277,6 +285,8 @@ def read_npz(path: Path, group: str = "", labels: str = "auto", *, labelled: boo
     notes = [] if grouped else unused_column(others, path.name, "train_")
     given = arrays.get("class_names")
     names = [] if given is None else _check_names(f"{path}: class_names", given)
+    if labelled and labels == "numbers":
+        return Found(NUMBER, splits, notes, grouped_by, labels="numbers")
     if several:
         names = _label_names(path, splits, names)
         return Found(names, splits, notes, grouped_by, labels="several")
@@ -426,7 +436,8 @@ def _check_labels(what: str, labels: np.ndarray, count: int) -> np.ndarray:
         several = "; one label per image is needed, not several" if labels.ndim == 2 and len(labels) == count else ""
         raise UserError(f"{what} has the shape {labels.shape}; expected ({count},) or ({count}, 1){several}")
     if labels.dtype.kind not in "iu":
-        raise UserError(f"{what} is {labels.dtype}; integers from 0 are expected")
+        hint = "; for numbers to be predicted set labels=numbers" if labels.dtype.kind == "f" else ""
+        raise UserError(f"{what} is {labels.dtype}; integers from 0 are expected{hint}")
     for extreme in (labels.min(initial=0), labels.max(initial=0)):
         if not 0 <= extreme < 2**31:
             raise UserError(f"{what} holds {extreme}; integers from 0 are expected")

@@ -18,8 +18,10 @@ import numpy as np
 from vitling.data.groups import as_groups, choose_column, unused_column
 from vitling.data.sources.files import LABEL_COLUMNS
 from vitling.data.sources.images import BadImage, EncodedImages, Images, evenly, identify
+from vitling.data.sources.ordered import NUMBER, as_numbers
 from vitling.data.sources.shards import is_number, short_names
 from vitling.data.sources.tree import SPLITS, Found
+from vitling.data.targets import Kind
 from vitling.errors import UserError, first_line
 
 IMAGE_COLUMNS = ("image", "img", "picture", "image_bytes", "bytes", "content", "data", "jpg", "png")
@@ -116,7 +118,10 @@ def read_parquet(splits: dict[str, list[Path]], group: str = "", labels: str = "
             rows.setdefault(row[0], []).append((number, *row[1:]))
     if not rows:
         raise UserError(f"{paths[0]} has no rows; write the table again")
-    class_names, label_number = _classes(paths[0], columns, [row[3] for found in rows.values() for row in found])
+    if labels == "numbers":
+        class_names, label_number = NUMBER, lambda cell: -1 if cell is None else 0
+    else:
+        class_names, label_number = _classes(paths[0], columns, [row[3] for found in rows.values() for row in found])
     shown, sizes = short_names(paths), [_group_sizes(path) for path in paths]
     starts = [np.cumsum([0, *(rows for rows, _ in of_file)]).tolist() for of_file in sizes]
     found: dict[str, Images] = {}
@@ -132,6 +137,8 @@ def read_parquet(splits: dict[str, list[Path]], group: str = "", labels: str = "
         places = np.array([row[:3] for row in rows[split]], np.int64)
         names = [f"{shown[paths[file]]}[{starts[file][group] + row}]" for file, group, row in places.tolist()]
         found[split] = ParquetImages(paths, columns.image, places, numbers, names)
+        if labels == "numbers":
+            found[split].targets = as_numbers([row[3] for row in rows[split]], names, f"{paths[0]}: {columns.label}")
         if columns.group:
             found[split].groups = as_groups([row[4] for row in rows[split]], f"{paths[0]}: {columns.group}")
     large = max(size for of_file in sizes for _, size in of_file)
@@ -140,7 +147,8 @@ def read_parquet(splits: dict[str, list[Path]], group: str = "", labels: str = "
             f"a row group takes {large / 2**20:,.0f} MB, which are read to reach one image where they are not kept; "
             "smaller ones are faster: write the table with row_group_size=1000"
         )
-    return Found(class_names, found, notes, group)
+    kind: Kind = "numbers" if labels == "numbers" else "classes"
+    return Found(class_names, found, notes, group, labels=kind)
 
 
 def _open(path: str | os.PathLike) -> Any:
@@ -235,7 +243,8 @@ def _features(schema: Any) -> dict[str, dict]:
 def _classes(path: Path, columns: _Columns, labels: list[Any]) -> tuple[list[str], Any]:
     """Class names, and the function that numbers a cell; -1 stands for no label."""
     if wrong := [x for x in labels if not isinstance(x, int | str | bytes | None)]:
-        raise UserError(f"{path}: {columns.label} holds {wrong[0]!r:.40}; class names or integers are expected")
+        hint = "; for numbers to be predicted set labels=numbers" if isinstance(wrong[0], float) else ""
+        raise UserError(f"{path}: {columns.label} holds {wrong[0]!r:.40}; class names or integers are expected{hint}")
     if columns.names is not None:
         names = list(map(str, columns.names))
         numbers = [label for label in labels if isinstance(label, int)]
