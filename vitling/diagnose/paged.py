@@ -14,6 +14,7 @@ from vitling.evaluation.evaluation import evaluate_and_keep
 from vitling.evaluation.metrics import Evaluation
 from vitling.evaluation.operating_point import Wanted
 from vitling.evaluation.predictions import Predictions
+from vitling.evaluation.several import SeveralEvaluation
 from vitling.recipes import Recipe
 from vitling.runs.run import Run, load_run
 from vitling.training import beginning
@@ -80,8 +81,8 @@ def evaluate(
     reading: Reading | None = None,
     dataset: Dataset | None = None,
     callback: Callback | None = None,
-) -> Evaluation:
-    """Measure a run on a split of its own data, or of other data with the same classes.
+) -> Evaluation | SeveralEvaluation:
+    """Measure a run on a split of its own data, or of other data with the same classes; of one that learnt several labels per image, its labels.
 
     With `img_size` it sees images of another size than in training, its positions resized; with `tta` corners and mirror images are
     asked about as well. Companions are then left out.
@@ -134,7 +135,12 @@ def write_trained(
 
 
 def write_evaluated(
-    run: Run, result: Evaluation, seen: Predictions, *, reading: Reading | None = None, callback: Callback | None = None
+    run: Run,
+    result: Evaluation | SeveralEvaluation,
+    seen: Predictions,
+    *,
+    reading: Reading | None = None,
+    callback: Callback | None = None,
 ) -> None:
     """The page of a run again, after it has been evaluated; nothing where it has none, or does not keep its numbers."""
     if not result.kept or not (run.path / PAGE).exists():

@@ -102,6 +102,17 @@ class EvaluationRecord(_Evaluation, total=False):
     operating_point: PointRecord | None
 
 
+def evaluation_file_name(
+    split: str, weights: str, img_size: tuple[int, int] | None, tta: bool, other_data: str | None
+) -> str:
+    """What an evaluation is called in its run."""
+    other = "" if other_data is None else "-" + re.sub(r"[^\w.-]+", "-", other_data)
+    last = "" if weights == "best" else f"-{weights}"
+    size = "-{}x{}".format(*img_size) if img_size else ""
+    views = "-tta" if tta else ""
+    return f"evaluation-{split}{last}{size}{views}{other}.json"
+
+
 @dataclass
 class Evaluation:
     """What a model reaches on a split."""
@@ -152,11 +163,7 @@ class Evaluation:
     @property
     def file_name(self) -> str:
         """Where in the run it is written; other data never replaces what the run reached on its own."""
-        other = "" if self.own else "-" + re.sub(r"[^\w.-]+", "-", self.data)
-        last = "" if self.weights == "best" else f"-{self.weights}"
-        size = "-{}x{}".format(*self.img_size) if self.img_size else ""
-        views = "-tta" if self.tta else ""
-        return f"evaluation-{self.split}{last}{size}{views}{other}.json"
+        return evaluation_file_name(self.split, self.weights, self.img_size, self.tta, None if self.own else self.data)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1, ensure_ascii=False)
