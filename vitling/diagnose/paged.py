@@ -15,6 +15,7 @@ from vitling.evaluation.metrics import Evaluation
 from vitling.evaluation.numbers import NumbersEvaluation
 from vitling.evaluation.operating_point import Wanted
 from vitling.evaluation.predictions import Predictions
+from vitling.evaluation.several import SeveralEvaluation
 from vitling.recipes import Recipe
 from vitling.runs.run import Run, load_run
 from vitling.training import beginning
@@ -81,8 +82,9 @@ def evaluate(
     reading: Reading | None = None,
     dataset: Dataset | None = None,
     callback: Callback | None = None,
-) -> Evaluation | NumbersEvaluation:
-    """Measure a run on a split of its own data, or of other data with the same classes.
+) -> Evaluation | SeveralEvaluation | NumbersEvaluation:
+    """Measure a run on a split of its own data, or of other data with the same classes; of one that learnt several labels per image, its labels; of one
+    that learnt numbers, those.
 
     With `img_size` it sees images of another size than in training, its positions resized; with `tta` corners and mirror images are
     asked about as well. Companions are then left out.
@@ -136,7 +138,7 @@ def write_trained(
 
 def write_evaluated(
     run: Run,
-    result: Evaluation | NumbersEvaluation,
+    result: Evaluation | SeveralEvaluation | NumbersEvaluation,
     seen: Predictions,
     *,
     reading: Reading | None = None,

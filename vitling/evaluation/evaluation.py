@@ -22,14 +22,16 @@ from vitling.evaluation.numbers import NumbersEvaluation, measure_numbers
 from vitling.evaluation.operating_point import Wanted, measure_point
 from vitling.evaluation.predictions import Predictions, predict_images, predict_validation
 from vitling.evaluation.real_labels import real_accuracy
+from vitling.evaluation.several import SeveralEvaluation, measure_several
 from vitling.evaluation.temperature import calibrate
+from vitling.evaluation.thresholds import UNFITTED, find_thresholds, no_thresholds
 from vitling.files import json_with, write_text
 from vitling.models import build_model
 from vitling.models.weights import load_weights
 from vitling.runs.run import Run, check_weights, load_run
 
 SPLITS = ("train", "val", "test")
-AnyEvaluation = TypeVar("AnyEvaluation", Evaluation, NumbersEvaluation)
+AnyEvaluation = TypeVar("AnyEvaluation", Evaluation, SeveralEvaluation, NumbersEvaluation)
 
 
 def evaluate_and_keep(
@@ -45,7 +47,7 @@ def evaluate_and_keep(
     reading: Reading | None = None,
     dataset: Dataset | None = None,
     callback: Callback | None = None,
-) -> tuple[Evaluation | NumbersEvaluation, Predictions]:
+) -> tuple[Evaluation | SeveralEvaluation | NumbersEvaluation, Predictions]:
     """Measure a run on a split of its own data, or of other data with the same classes; the numbers are written into the run.
 
     `group` says which images of other data belong together, as the recipe's key does for its own. `point` asks for an operating point: its
@@ -84,10 +86,14 @@ def evaluate_and_keep(
     notes = [*dataset.notes, *_changes(run, dataset, own), *run.plugin_changes("model", *(["data"] if own else []))]
     about: dict[str, Any] = dict(own=own, weights=which, img_size=size, tta=tta)
     measured: dict[str, Any] = dict(data=dataset.name, split=split, groups=predictions.groups)
-    result: Evaluation | NumbersEvaluation
+    result: Evaluation | SeveralEvaluation | NumbersEvaluation
+    if run.kind == "several":
+        several = _measure_several(run, which, predictions, own, reading, callback, **measured)
+        result = replace(several, notes=[*notes, *several.notes], **about)
+        return _keep(run, result), predictions
     if run.kind == "numbers":
         numbers = _measure_numbers(run, which, predictions, reading, callback, **measured)
-        return _keep(run, replace(numbers, notes=notes, **about)), predictions
+        return _keep(run, replace(numbers, notes=[*notes, *numbers.notes], **about)), predictions
     result = replace(
         measure(predictions.logits, predictions.labels, run.class_names, grades=run.kind == "grades", **measured),
         **about,
@@ -108,14 +114,36 @@ def _keep(run: Run, result: AnyEvaluation) -> AnyEvaluation:
     return result
 
 
+def _measure_several(
+    run: Run, which: str, seen: Predictions, own: bool, reading: Reading, callback: Callback | None, **measured: Any
+) -> SeveralEvaluation:
+    """The numbers of several labels per image, at thresholds and in probabilities that are fitted on the validation images."""
+    held, notes = run.validation if which == "best" else None, []
+    try:
+        temperature = calibrate(run, which, predictions=held, reading=reading, callback=callback).temperature
+        thresholds = find_thresholds(run, which, predictions=held, reading=reading, callback=callback)
+    except UserError as error:  # other data, where the run's own is gone
+        thresholds, temperature = no_thresholds(run.class_names), 1.0
+        notes = [f"thresholds are {UNFITTED:g} and probabilities not calibrated, without validation images: {error}"]
+    if own and measured["split"] == "val" and thresholds.images:
+        notes.append("the thresholds were fitted on these images, which flatters what depends on them")
+    result = measure_several(
+        seen.logits, seen.targets, run.class_names, thresholds, temperature=temperature, **measured
+    )
+    return replace(result, notes=[*notes, *result.notes])
+
+
 def _measure_numbers(
     run: Run, which: str, seen: Predictions, reading: Reading, callback: Callback | None, **measured: Any
 ) -> NumbersEvaluation:
     """Predicted numbers, with intervals that are calibrated on the validation images."""
-    held = run.validation if which == "best" else None
-    temperature = calibrate(run, which, predictions=held, reading=reading, callback=callback).temperature
+    held, notes = run.validation if which == "best" else None, []
+    try:
+        temperature = calibrate(run, which, predictions=held, reading=reading, callback=callback).temperature
+    except UserError as error:  # other data, where the run's own is gone
+        temperature, notes = 1.0, [f"prediction intervals are not calibrated, without validation images: {error}"]
     values = Values.of(seen.logits.double().numpy(), run.target.numbers, temperature)
-    return measure_numbers(values, seen.targets, run.target.numbers, **measured)
+    return replace(measure_numbers(values, seen.targets, run.target.numbers, **measured), notes=notes)
 
 
 def _measure_point(
@@ -138,9 +166,16 @@ def _measure_point(
     return measure_point(point, scores(held), scores(seen), seen.groups)
 
 
-def keep_evaluation(run: Run, result: Evaluation | NumbersEvaluation) -> None:
+MARKS: dict[type, tuple[str, ...]] = {  # by which a file of each is known
+    Evaluation: ("top1", "per_class", "confusion"),
+    SeveralEvaluation: ("map", "per_label"),
+    NumbersEvaluation: ("mae", "truth"),
+}
+
+
+def keep_evaluation(run: Run, result: Evaluation | SeveralEvaluation | NumbersEvaluation) -> None:
     """Write the numbers into the run, and that its test split was looked at."""
-    marks = ("top1", "per_class", "confusion") if isinstance(result, Evaluation) else ("mae", "truth")
+    marks = MARKS[type(result)]
     write_text(run.path / result.file_name, result.to_json(), ours=json_with(*marks))
     if result.own and result.split == "test":
         run.update(test_looks=run.info.get("test_looks", 0) + 1)

@@ -119,13 +119,15 @@ class EvaluationRecord(_Evaluation, total=False):
     grades: GradesRecord | None
 
 
-def evaluation_file(split: str, weights: str, size: tuple[int, int] | None, tta: bool, other_data: str) -> str:
-    """What the file of an evaluation is called."""
-    other = "-" + re.sub(r"[^\w.-]+", "-", other_data) if other_data else ""
+def evaluation_file_name(
+    split: str, weights: str, img_size: tuple[int, int] | None, tta: bool, other_data: str | None
+) -> str:
+    """What an evaluation is called in its run."""
+    other = "" if other_data is None else "-" + re.sub(r"[^\w.-]+", "-", other_data)
     last = "" if weights == "best" else f"-{weights}"
-    shown_size = "-{}x{}".format(*size) if size else ""
+    size = "-{}x{}".format(*img_size) if img_size else ""
     views = "-tta" if tta else ""
-    return f"evaluation-{split}{last}{shown_size}{views}{other}.json"
+    return f"evaluation-{split}{last}{size}{views}{other}.json"
 
 
 @dataclass
@@ -179,7 +181,7 @@ class Evaluation:
     @property
     def file_name(self) -> str:
         """Where in the run it is written; other data never replaces what the run reached on its own."""
-        return evaluation_file(self.split, self.weights, self.img_size, self.tta, "" if self.own else self.data)
+        return evaluation_file_name(self.split, self.weights, self.img_size, self.tta, None if self.own else self.data)
 
     def to_json(self) -> str:
         tree = asdict(self)

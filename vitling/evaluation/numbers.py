@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from vitling.data.bins import COVERAGE, Bins, Values
-from vitling.evaluation.metrics import evaluation_file
+from vitling.evaluation.metrics import evaluation_file_name
 from vitling.evaluation.ordered import measure_distances
 from vitling.reports.card import render_card
 from vitling.reports.frame import make_frame
@@ -93,7 +93,7 @@ class NumbersEvaluation:
     @property
     def file_name(self) -> str:
         """Where in the run it is written; other data never replaces what the run reached on its own."""
-        return evaluation_file(self.split, self.weights, self.img_size, self.tta, "" if self.own else self.data)
+        return evaluation_file_name(self.split, self.weights, self.img_size, self.tta, None if self.own else self.data)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1, ensure_ascii=False)

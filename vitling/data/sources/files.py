@@ -7,12 +7,22 @@ import re
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 
 from vitling.data.groups import as_groups, choose_column, unused_column
 from vitling.data.sources.images import ArrayImages, FileImages, read_array_header
+from vitling.data.sources.marks import (
+    NAMES_COLUMNS,
+    as_mark,
+    as_targets,
+    candidates,
+    marked_columns,
+    no_labels,
+    note_others,
+    split_names,
+)
 from vitling.data.sources.ordered import NUMBER, as_numbers, check_number_array
 from vitling.data.sources.tree import SPLITS, Found, is_hidden, is_image
 from vitling.errors import UserError, first_line
@@ -31,11 +41,25 @@ class _Row(NamedTuple):
     label: str
     split: str
     group: str | None = None
+    labels: tuple[str, ...] = ()  # of several, in place of the one
+
+
+class _Several(NamedTuple):
+    """How a table says which labels an image has: a column of names, or columns of 0 and 1."""
+
+    names: str | None
+    marks: tuple[str, ...] = ()
 
 
 def read_csv(path: Path, root: str | None, group: str = "", labels: str = "auto") -> Found:
-    """A table with a column of paths, one of labels and maybe one of splits and one of groups. Labels are class names."""
-    found = _from_rows(path, root, lambda file, split, notes: list(_csv_rows(file, split, notes, group)), labels)
+    """A table with a column of paths, one of labels and maybe one of splits and one of groups. Labels are class names.
+
+    Without a column of labels, two or more columns of 0 and 1 are several labels per image.
+    """
+    several = _find_several(path, group, labels)
+    found = _from_rows(
+        path, root, lambda file, split, notes: list(_csv_rows(file, split, notes, group, several)), labels, several
+    )
     return found._replace(grouped_by=group)
 
 
@@ -44,7 +68,13 @@ def read_list(path: Path, root: str | None, group: str = "", labels: str = "auto
     return _from_rows(path, root, lambda file, split, notes: list(_list_rows(file, split)), labels)
 
 
-def _from_rows(path: Path, root: str | None, rows_of: Callable[[Path, str, list[str]], list[_Row]], kind: str) -> Found:
+def _from_rows(
+    path: Path,
+    root: str | None,
+    rows_of: Callable[[Path, str, list[str]], list[_Row]],
+    kind: str,
+    several: _Several | None = None,
+) -> Found:
     rows: list[_Row] = []
     notes: list[str] = []
     for split, file in _beside(path).items():
@@ -59,6 +89,8 @@ def _from_rows(path: Path, root: str | None, rows_of: Callable[[Path, str, list[
             notes.append(f"the {split} split is {file}")
     if not rows:
         raise UserError(f"{path} lists no images; expected one path and one label per line")
+    if several:
+        return _several_from_rows(rows, root or path.parent, several, notes)
     labels = sorted({row.label for row in rows}, key=lambda x: (0, int(x), x) if _is_number(x) else (1, 0, x))
     number = dict.fromkeys(labels, 0) if kind == "numbers" else {label: i for i, label in enumerate(labels)}
     folder = root or path.parent
@@ -74,6 +106,27 @@ def _from_rows(path: Path, root: str | None, rows_of: Callable[[Path, str, list[
     if kind == "numbers":
         return Found(NUMBER, splits, notes, labels="numbers")
     return Found(_folder_names(rows, labels) or labels, splits, notes)
+
+
+def _several_from_rows(rows: list[_Row], folder: str | Path, several: _Several, notes: list[str]) -> Found:
+    """The images of rows with several labels; an image may have a row for each of its labels."""
+    joined: dict[tuple[str, str], _Row] = {}
+    for row in rows:
+        known = joined.get((row.split, row.path))
+        joined[row.split, row.path] = row._replace(labels=known.labels + row.labels) if known else row
+    if len(joined) < len(rows) and not several.names:
+        twice = next(path for (_, path), row in joined.items() if sum(other.path == path for other in rows) > 1)
+        raise UserError(f"{twice} is listed more than once; keep one line of each image")
+    names = list(several.marks) or sorted({label for row in joined.values() for label in row.labels})
+    splits = {}
+    for split in sorted({split for split, _ in joined}, key=("train", "val", "test").index):
+        chosen = [row for row in joined.values() if row.split == split]
+        splits[split] = FileImages([row.path for row in chosen], [0] * len(chosen), root=folder)
+        splits[split].targets = as_targets([row.labels for row in chosen], names)
+        groups = [row.group for row in chosen if row.group is not None]
+        if len(groups) == len(chosen):
+            splits[split].groups = np.array(groups, dtype=str)
+    return Found(names, splits, notes, labels="several", listed=not several.marks)
 
 
 def _beside(path: Path) -> dict[str, Path]:
@@ -98,16 +151,44 @@ class _NoColumn(UserError):
         self.what = what
 
 
-def _csv_rows(path: Path, split: str, notes: list[str], group: str) -> Iterator[_Row]:
+def _open_table(file: IO[str]) -> tuple[csv.DictReader, dict[str, str]]:
+    """The rows of a table, and its columns: as messages and other tables call them, and as they stand in it."""
+    header = file.readline()
+    file.seek(0)
+    reader = csv.DictReader(file, delimiter=max(",;\t", key=header.count))
+    return reader, {(name or "").strip().lower(): name for name in reader.fieldnames or []}
+
+
+def _find_several(path: Path, group: str, labels: str) -> _Several | None:
+    """How the table says which labels an image has; None where each has one."""
+    if labels not in ("auto", "several"):
+        return None
     with open(path, newline="", encoding="utf-8-sig") as file:
-        header = file.readline()
-        file.seek(0)
-        reader = csv.DictReader(file, delimiter=max(",;\t", key=header.count))
-        columns = {(name or "").strip().lower(): name for name in reader.fieldnames or []}
+        reader, columns = _open_table(file)
+        image = next((columns[name] for name in (*PATH_COLUMNS, *ID_COLUMNS) if name in columns), None)
+        names = next((columns[name] for name in (*LABEL_COLUMNS, *NAMES_COLUMNS) if name in columns), None)
+        if image is None or (labels == "auto" and any(name in columns for name in LABEL_COLUMNS)):
+            return None
+        if labels == "several" and names is not None:
+            return _Several(names)
+        possible = candidates(columns.values(), [image, group])
+        rows = list(reader)
+    marks = marked_columns({column: [row[column] for row in rows] for column in possible}) if rows else []
+    if not marks and labels == "several":
+        raise no_labels(str(path), columns.values())
+    return _Several(None, tuple(marks)) if marks else None
+
+
+def _csv_rows(path: Path, split: str, notes: list[str], group: str, several: _Several | None = None) -> Iterator[_Row]:
+    with open(path, newline="", encoding="utf-8-sig") as file:
+        reader, columns = _open_table(file)
         # A list of test images may lack the groups: nothing is divided there.
         grouped = group and (split == "train" or group.strip().lower() in columns)
         group_column = choose_column(group, list(columns.values()), str(path)) if grouped else None
-        path_column, label_column = _choose_columns(path, columns, notes, group_column)
+        path_column, label_column = _choose_columns(path, columns, notes, group_column, several)
+        if several and several.marks:
+            possible = candidates(columns.values(), [path_column, group])
+            notes += [note for note in note_others(path.name, several.marks, possible) if note not in notes]
         if not group:
             notes += [
                 note
@@ -116,7 +197,7 @@ def _csv_rows(path: Path, split: str, notes: list[str], group: str) -> Iterator[
             ]
         for row in reader:
             image, label = ((row[column] or "").strip() for column in (path_column, label_column))
-            if not image or not label:
+            if not image or not (label or several):
                 raise UserError(f"{path} line {reader.line_num} has no {'label' if image else 'path'}; fill it in")
             given = (row[columns["split"]] or "").strip() if "split" in columns else split
             if given.lower() not in SPLITS:
@@ -126,15 +207,40 @@ def _csv_rows(path: Path, split: str, notes: list[str], group: str) -> Iterator[
                 raise UserError(
                     f"{path} line {reader.line_num} has no {group_column}; fill it in, an image on its own with a name of its own"
                 )
-            yield _Row(image, label, SPLITS[given.lower()], member)
+            own = _labels_of(row, several, f"{path} line {reader.line_num}") if several else ()
+            yield _Row(image, label, SPLITS[given.lower()], member, own)
 
 
-def _choose_columns(path: Path, columns: dict[str, str], notes: list[str], group: str | None = None) -> tuple[str, str]:
-    """The columns of paths and of labels, by their names; of two columns, the one that is no path is the label."""
+def _labels_of(row: dict[str, str], several: _Several, where: str) -> tuple[str, ...]:
+    """The labels that a row says its image has."""
+    if several.names is not None:
+        return split_names(row[several.names])
+    marks = {column: as_mark(row[column]) for column in several.marks}
+    if unclear := next((column for column, mark in marks.items() if mark is None), None):
+        raise UserError(f"{where}: {unclear} is '{row[unclear]}'; 1 where an image has the label, else 0, is expected")
+    return tuple(column for column, mark in marks.items() if mark)
+
+
+def _choose_columns(
+    path: Path,
+    columns: dict[str, str],
+    notes: list[str],
+    group: str | None = None,
+    several: _Several | None = None,
+) -> tuple[str, str]:
+    """The columns of paths and of labels, by their names; of two columns, the one that is no path is the label.
+
+    Of several labels per image it is the column of names, or the first of 0 and 1; a table that lacks one of them has no labels.
+    """
     columns = {name: given for name, given in columns.items() if given != group}
     image = next((name for name in (*PATH_COLUMNS, *ID_COLUMNS) if name in columns), None)
     label = next((name for name in LABEL_COLUMNS if name in columns), None)
     others = [name for name in columns if name not in (image, "split", "")]
+    if several:
+        needed = [several.names] if several.names else several.marks
+        there = all(column in columns.values() for column in needed)
+        label = next(name for name in columns if columns[name] == needed[0]) if there else None
+        others = []
     if image and label is None and len(others) == 1:
         label = others[0]
         notes.append(f"the labels of {path.name} are its column {columns[label]}")
