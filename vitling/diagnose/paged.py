@@ -8,6 +8,7 @@ from vitling.callbacks import Callback
 from vitling.data.pipeline.reading import Reading
 from vitling.data.sources.dataset import Dataset
 from vitling.diagnose.run_page import PAGE, update_run_page, write_run_page
+from vitling.diagnose.several_page import write_several_page
 from vitling.diagnose.unlabelled_page import write_unlabelled_page
 from vitling.errors import UserError
 from vitling.evaluation.evaluation import evaluate_and_keep
@@ -128,6 +129,8 @@ def write_trained(
             return write_unlabelled_page(run)
         if (stage := run.first_stage) and stage.finished:
             write_unlabelled_page(stage)
+        if run.kind == "several":
+            return write_several_page(run, predictions=run.validation, reading=reading, callback=callback)
         if run.validation is None:
             return update_run_page(run, reading=reading, callback=callback)
         return write_run_page(run, predictions=run.validation, reading=reading, callback=callback)
@@ -146,6 +149,12 @@ def write_evaluated(
 ) -> None:
     """The page of a run again, after it has been evaluated; nothing where it has none, or does not keep its numbers."""
     if not result.kept or not (run.path / PAGE).exists():
+        return
+    if isinstance(result, SeveralEvaluation):
+        try:
+            write_several_page(run, reading=reading, callback=callback)
+        except UserError as error:
+            result.notes.append(f"the page was not written again: {error}")
         return
     own_test = (
         result.own and result.split == "test" and result.weights == "best" and not (result.img_size or result.tta)

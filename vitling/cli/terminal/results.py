@@ -3,6 +3,7 @@
 import csv
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,11 +16,18 @@ from vitling.cli.terminal.words import percent
 if TYPE_CHECKING:
     from vitling.deploy.export import Exported
     from vitling.deploy.prediction import Prediction
+    from vitling.deploy.predictor import LabelPrediction
     from vitling.diagnose.diagnosis import Diagnosis
     from vitling.evaluation.metrics import Evaluation
+    from vitling.evaluation.several import SeveralEvaluation
 
 
-def show_evaluation(result: "Evaluation", run: Path) -> None:
+def show_evaluation(result: "Evaluation | SeveralEvaluation", run: Path) -> None:
+    from vitling.evaluation.several import SeveralEvaluation
+
+    if isinstance(result, SeveralEvaluation):
+        _show_several(result, run)
+        return
     from vitling.evaluation.metrics import describe_point  # which imports torch
 
     low, high = result.top1_interval
@@ -86,6 +94,40 @@ def show_evaluation(result: "Evaluation", run: Path) -> None:
         print_line(f"next: vitling diagnose {run}    (what limits it, and what to try)")
 
 
+def _show_several(result: "SeveralEvaluation", run: Path) -> None:
+    summary = Table(
+        title=f"{escape(result.data)}, {result.split} split, {result.images:,} images",
+        show_header=False,
+        title_justify="left",
+    )
+    for name, value in result.facts().items():
+        summary.add_row(name, value)
+    console.print(summary)
+    rows = sorted(result.per_label, key=lambda row: (row["average_precision"] is None, row["average_precision"]))
+    head = ("label", "positives", "AP", "AUROC", "threshold", "precision", "recall", "F1")
+    title = "worst 20 labels" if len(rows) > 20 else "per label, worst first"
+    table = Table(*head, title=title, title_justify="left")
+    for row in rows[:20]:
+        low_high = row["average_precision_interval"]
+        between = " ({:.2f} to {:.2f})".format(*low_high) if low_high else ""
+        numbers = ("-" if row[what] is None else f"{row[what]:.3f}" for what in ("precision", "recall", "f1"))
+        table.add_row(
+            escape(row["name"]),
+            f"{row['positives']:,}",
+            "-" if row["average_precision"] is None else f"{row['average_precision']:.3f}{between}",
+            "-" if row["auroc"] is None else f"{row['auroc']:.3f}",
+            f"{row['threshold']:.3f}" + ("" if row["fitted"] else ", not fitted"),
+            *numbers,
+        )
+    console.print(table)
+    for note in result.notes:
+        print_line(f"note: {note}")
+    if result.kept:
+        print_line(f"all numbers: {run / result.file_name}")
+    if result.own:
+        print_line(f"next: vitling predict {run} IMAGE ...")
+
+
 SUMMARY_LINES = 8
 
 
@@ -122,27 +164,58 @@ def summary_lines(diagnosis: "Diagnosis", most: int = SUMMARY_LINES) -> list[str
 
 def show_predictions(predictions: "list[Prediction]", form: str) -> None:
     """Print predictions as a table, JSON or CSV; images that were skipped end up on standard error, with the reason."""
+    from vitling.deploy.predictor import LabelPrediction
+
     seen = [p for p in predictions if p.skipped is None]
+    labelled = [p for p in seen if isinstance(p, LabelPrediction)]
     if form == "json":
         print(json.dumps([vars(p) for p in predictions], indent=1, ensure_ascii=False))
     elif form == "csv":
-        writer = csv.writer(sys.stdout)
-        writer.writerow(["path", "class", "probability"])
-        for p in seen:
-            writer.writerows([p.path, name, share] for name, share in zip(p.classes, p.probabilities, strict=True))
+        csv.writer(sys.stdout).writerows(_label_rows(labelled) if labelled else _class_rows(seen))
     else:
-        table = Table("image", "class", "probability", "then")
-        for p in seen:
-            then = ", ".join(
-                f"{name} {percent(share)}" for name, share in zip(p.classes[1:], p.probabilities[1:], strict=True)
-            )
-            table.add_row(escape(p.path), escape(p.classes[0]), percent(p.probabilities[0]), escape(then))
-        console.print(table)
+        console.print(_label_table(labelled) if labelled else _class_table(seen))
         if folders := {str(Path(p.attention).parent) for p in seen if p.attention}:
             print_line(f"where it looked: {', '.join(folders)}")
     for p in predictions:
         if p.skipped is not None:
             print(f"skipped {p.path}: {p.skipped}", file=sys.stderr)
+
+
+def _class_rows(seen: "list[Prediction]") -> Iterator[tuple]:
+    yield "path", "class", "probability"
+    for p in seen:
+        yield from ((p.path, name, share) for name, share in zip(p.classes, p.probabilities, strict=True))
+
+
+def _label_rows(seen: "list[LabelPrediction]") -> Iterator[tuple]:
+    """Every label of every image, and whether the image has it."""
+    yield "path", "label", "probability", "present"
+    for p in seen:
+        pairs = zip(p.classes, p.probabilities, strict=True)
+        yield from ((p.path, name, share, int(name in p.labels)) for name, share in pairs)
+
+
+def _class_table(seen: "list[Prediction]") -> Table:
+    table = Table("image", "class", "probability", "then")
+    for p in seen:
+        then = ", ".join(
+            f"{name} {percent(share)}" for name, share in zip(p.classes[1:], p.probabilities[1:], strict=True)
+        )
+        table.add_row(escape(p.path), escape(p.classes[0]), percent(p.probabilities[0]), escape(then))
+    return table
+
+
+def _label_table(seen: "list[LabelPrediction]") -> Table:
+    """The labels that each image has, and the others, the likeliest first."""
+    table = Table("image", "labels", "others")
+    for p in seen:
+        known = list(zip(p.classes, p.probabilities, strict=True))
+        has, others = (
+            ", ".join(f"{name} {percent(share)}" for name, share in known if (name in p.labels) is here)
+            for here in (True, False)
+        )
+        table.add_row(escape(p.path), escape(has) or "none", escape(others))
+    return table
 
 
 def show_exported(exported: "Exported") -> None:
