@@ -14,7 +14,7 @@ from vitling.callbacks import Callback
 from vitling.data.pipeline.cache import Loading, open_cache
 from vitling.data.sources.images import BadImage, FileImages
 from vitling.deploy.inputs import list_inputs
-from vitling.deploy.predictor import BATCH, LabelPrediction, Prediction, Predictor
+from vitling.deploy.predictor import BATCH, GradePrediction, LabelPrediction, NumberPrediction, Prediction, Predictor
 from vitling.errors import UserError
 from vitling.files import new, replacing
 from vitling.reports.frame import make_frame
@@ -37,6 +37,8 @@ class PredictionList(list[Prediction]):
         """A row per image: its path, the likeliest class and its probability, then the next ones, numbered from 2."""
         if any(isinstance(prediction, LabelPrediction) for prediction in self):
             return self._label_frame()
+        if any(isinstance(prediction, NumberPrediction) for prediction in self):
+            return self._number_frame()
         most = max((len(prediction.classes) for prediction in self), default=1)
         numbers = ["", *(f"_{place}" for place in range(2, most + 1))]
         rows = []
@@ -45,9 +47,22 @@ class PredictionList(list[Prediction]):
             row: dict[str, Any] = {"path": found.path}
             for number in numbers:
                 row[f"class{number}"], row[f"probability{number}"] = ranked.get(number, (None, None))
+            if isinstance(found, GradePrediction):
+                row["expected"] = found.expected
             rows.append({**row, "skipped": found.skipped, "attention": found.attention})
         ranks = [name for number in numbers for name in (f"class{number}", f"probability{number}")]
+        ranks += ["expected"] if any(isinstance(found, GradePrediction) for found in self) else []
         return make_frame(rows, ["path", *ranks, "skipped", "attention"])
+
+    def _number_frame(self) -> "DataFrame":
+        """Of numbers: a row per image, its value and the ends of the prediction interval."""
+        rows = []
+        for found in self:
+            value = found.value if isinstance(found, NumberPrediction) else None
+            low, high = (isinstance(found, NumberPrediction) and found.interval) or (None, None)
+            known = {"path": found.path, "value": value, "low": low, "high": high}
+            rows.append({**known, "skipped": found.skipped, "attention": found.attention})
+        return make_frame(rows, ["path", "value", "low", "high", "skipped", "attention"])
 
     def _label_frame(self) -> "DataFrame":
         """Of several labels: a row per image, the labels that it has, and a column for the probability of each."""
@@ -85,6 +100,7 @@ def predict(
     looked. An image that cannot be read is an error; with `skip_bad_images` its prediction says why there is none.
     """
     predictor = Predictor(model, which=which, tta=tta, calibrated=calibrated, reading=reading, callback=callback)
+    predictor.check_top(top)
     given = list_inputs(images, predictor.preprocessing.channels)
     items, paths = given.images, [Path(name) for name in given.names]
     if not items:

@@ -11,7 +11,8 @@ import numpy as np
 
 import vitling
 from vitling.callbacks import Callback
-from vitling.data.targets import Kind
+from vitling.data.bins import Values
+from vitling.data.targets import CLASSES, Kind, Target
 from vitling.data.threads import map_threads
 from vitling.deploy.inputs import Inputs, fit_input, list_inputs
 from vitling.errors import UserError
@@ -47,6 +48,21 @@ class LabelPrediction(Prediction):
     labels: list[str] = field(default_factory=list)  # whose probability is at or above their threshold
 
 
+@dataclass(frozen=True)
+class GradePrediction(Prediction):
+    """The same of a model of grades: the classes, and the mean of the distribution over them."""
+
+    expected: float | None = None  # in the unit of the grades; of the distribution as trained
+
+
+@dataclass(frozen=True)
+class NumberPrediction(Prediction):
+    """The number that a model of numbers predicts, and its 90 % prediction interval; it has no classes."""
+
+    value: float | None = None
+    interval: tuple[float, float] | None = None
+
+
 class Predictor:
     """Images in, classes and probabilities out. Several threads may share one."""
 
@@ -55,6 +71,7 @@ class Predictor:
     class_names: list[str]
     temperature: float | None  # None: the probabilities are the model's own, not calibrated
     labels: Kind  # what it gives for an image
+    target: Target  # the same with its bins or grades
     thresholds: np.ndarray | None  # of several labels: from which probability on an image has each
 
     def __init__(
@@ -98,6 +115,7 @@ class Predictor:
             self._logits = _torch_logits(self.opened)
         self.temperature = None
         self.labels = metadata.labels if metadata else "classes"
+        self.target = metadata.target if metadata else CLASSES
         run = self.opened.run if self.opened else None
         log = callback.log if callback else warnings.warn
         if calibrated:
@@ -120,7 +138,7 @@ class Predictor:
         An image is a path, the bytes of a file (or an open one), a Pillow image, or an array or tensor of uint8 or uint16:
         height x width, with the channels last or first. A list, an array of four axes or a folder are many.
         """
-        check(top, Top | None, "top")
+        self.check_top(top)
         inputs = list_inputs(images, self.preprocessing.channels)
         found = [self.best(name, row, top) for name, row in zip(inputs.names, self._predict(inputs), strict=True)]
         return found[0] if inputs.single else found
@@ -152,11 +170,39 @@ class Predictor:
         shares = np.exp(logits - logits.max(axis=1, keepdims=True))
         return shares / shares.sum(axis=1, keepdims=True)
 
+    def check_top(self, top: int | None) -> None:
+        """Refuse a number of classes that cannot be given."""
+        check(top, Top | None, "top")
+        if top is not None and self.labels == "numbers":
+            raise UserError(f"top={top} is a number of classes, and {self.name} predicts numbers; leave it out.")
+
+    def values(self, probabilities: np.ndarray) -> Values:
+        """The numbers that probabilities of bins, (images, bins), stand for, of a model that predicts numbers."""
+        return Values.of(self._log(probabilities), self.target.numbers, self.temperature or 1.0)
+
+    def _log(self, probabilities: np.ndarray) -> np.ndarray:
+        """Logits as trained, which the temperature divided; what was rounded to 0 stays next to that."""
+        return np.log(np.maximum(probabilities.astype(np.float64), 1e-300)) * (self.temperature or 1.0)
+
+    def _number(self, name: str, probabilities: np.ndarray) -> NumberPrediction:
+        values = self.values(probabilities[None])
+        ends = (_rounded(values.low[0]), _rounded(values.high[0]))
+        return NumberPrediction(name, [], [], value=_rounded(values.number[0]), interval=ends)
+
+    def _expected(self, probabilities: np.ndarray) -> float:
+        logits = self._log(probabilities)
+        shares = np.exp(logits - logits.max())
+        return _rounded((shares / shares.sum()) @ self.target.grades)
+
     def best(self, name: str, probabilities: np.ndarray, top: int | None = None) -> Prediction:
         """The likeliest classes out of all probabilities of one image; with several labels, those that it has as well."""
+        if self.labels == "numbers":
+            return self._number(name, probabilities)
         several = self.thresholds is not None
         order = np.argsort(-probabilities, kind="stable")[: top or (None if several else SHOWN)]
         classes, shares = [self.class_names[k] for k in order], [round(float(probabilities[k]), 6) for k in order]
+        if self.labels == "grades":
+            return GradePrediction(name, classes, shares, expected=self._expected(probabilities))
         if self.thresholds is None:
             return Prediction(name, classes, shares)
         has = [name for name, here in zip(self.class_names, probabilities >= self.thresholds, strict=True) if here]
@@ -164,7 +210,20 @@ class Predictor:
 
     def nothing(self, name: str, reason: str | None = None) -> Prediction:
         """What stands for an image that was skipped."""
-        return (Prediction if self.thresholds is None else LabelPrediction)(name, [], [], reason)
+        return PREDICTIONS[self.labels](name, [], [], reason)
+
+
+PREDICTIONS: dict[Kind, type[Prediction]] = {
+    "classes": Prediction,
+    "several": LabelPrediction,
+    "grades": GradePrediction,
+    "numbers": NumberPrediction,
+}
+
+
+def _rounded(number: float) -> float:
+    """To as many digits as float32 has, which is what networks compute in."""
+    return float(f"{float(number):.7g}")
 
 
 def _open_with_torch(source: "Run | str | os.PathLike", which: str, callback: Callback | None) -> "OpenedModel":

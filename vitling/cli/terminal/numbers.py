@@ -35,7 +35,11 @@ def show_numbers_evaluation(result: "NumbersEvaluation", run: Path) -> None:
 def show_number_predictions(predictions: "Sequence[NumberPrediction]", form: str) -> None:
     """Print predictions as a table, JSON or CSV."""
     if form == "json":
-        print(json.dumps([asdict(p) for p in predictions], indent=1, ensure_ascii=False))
+        shown = [
+            {name: value for name, value in asdict(p).items() if name not in ("classes", "probabilities")}
+            for p in predictions
+        ]
+        print(json.dumps(shown, indent=1, ensure_ascii=False))
         return
     seen = [p for p in predictions if p.skipped is None]
     rows = [(p.path, p.value, *(p.interval or (None, None))) for p in seen]

@@ -3,7 +3,7 @@
 import csv
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from vitling.cli.terminal.console import console, print_line
+from vitling.cli.terminal.numbers import show_number_predictions, show_numbers_evaluation
 from vitling.cli.terminal.words import percent
 
 if TYPE_CHECKING:
@@ -19,14 +20,19 @@ if TYPE_CHECKING:
     from vitling.deploy.predictor import LabelPrediction
     from vitling.diagnose.diagnosis import Diagnosis
     from vitling.evaluation.metrics import Evaluation
+    from vitling.evaluation.numbers import NumbersEvaluation
     from vitling.evaluation.several import SeveralEvaluation
 
 
-def show_evaluation(result: "Evaluation | SeveralEvaluation", run: Path) -> None:
+def show_evaluation(result: "Evaluation | SeveralEvaluation | NumbersEvaluation", run: Path) -> None:
+    from vitling.evaluation.numbers import NumbersEvaluation
     from vitling.evaluation.several import SeveralEvaluation
 
     if isinstance(result, SeveralEvaluation):
         _show_several(result, run)
+        return
+    if isinstance(result, NumbersEvaluation):
+        show_numbers_evaluation(result, run)
         return
     from vitling.evaluation.metrics import describe_point  # which imports torch
 
@@ -48,6 +54,13 @@ def show_evaluation(result: "Evaluation | SeveralEvaluation", run: Path) -> None
         agreement = [percent(result.balanced_accuracy)]
         agreement += ["-" if value is None else f"{value:.4f}" for value in (result.kappa, result.auroc)]
         summary.add_row("balanced, kappa, AUROC", "   ".join(agreement))
+    if grades := result.grades:
+        summary.add_row("MAE, expected grade", _with_ends(grades["mae"], grades["mae_interval"]))
+        summary.add_row("MAE, likeliest grade", _with_ends(grades["mae_likeliest"], grades["mae_likeliest_interval"]))
+        summary.add_row("kappa, quadratic", _with_ends(result.kappa_quadratic, result.kappa_quadratic_interval))
+        summary.add_row("Spearman's rho", _with_ends(grades["spearman"], grades["spearman_interval"]))
+        if "kendall" in grades:
+            summary.add_row("Kendall's tau-b", _with_ends(grades["kendall"], grades["kendall_interval"]))
     summary.add_row("cross-entropy", f"{result.loss:.4f}")
     summary.add_row("calibration error (ECE)", f"{result.ece:.4f}")
     console.print(summary)
@@ -92,6 +105,12 @@ def show_evaluation(result: "Evaluation | SeveralEvaluation", run: Path) -> None
         print_line(f"all numbers: {run / result.file_name}")
     if result.own:
         print_line(f"next: vitling diagnose {run}    (what limits it, and what to try)")
+
+
+def _with_ends(value: float | None, interval: Sequence[float] | None) -> str:
+    if value is None:
+        return "not defined here"
+    return f"{value:.4f}" + ("" if interval is None else "   (95 % interval {:.4f} to {:.4f})".format(*interval))
 
 
 def _show_several(result: "SeveralEvaluation", run: Path) -> None:
@@ -164,11 +183,14 @@ def summary_lines(diagnosis: "Diagnosis", most: int = SUMMARY_LINES) -> list[str
 
 def show_predictions(predictions: "list[Prediction]", form: str) -> None:
     """Print predictions as a table, JSON or CSV; images that were skipped end up on standard error, with the reason."""
-    from vitling.deploy.predictor import LabelPrediction
+    from vitling.deploy.predictor import LabelPrediction, NumberPrediction
 
+    numbers = [p for p in predictions if isinstance(p, NumberPrediction)]
     seen = [p for p in predictions if p.skipped is None]
     labelled = [p for p in seen if isinstance(p, LabelPrediction)]
-    if form == "json":
+    if numbers:
+        show_number_predictions(numbers, form)
+    elif form == "json":
         print(json.dumps([vars(p) for p in predictions], indent=1, ensure_ascii=False))
     elif form == "csv":
         csv.writer(sys.stdout).writerows(_label_rows(labelled) if labelled else _class_rows(seen))
@@ -182,9 +204,14 @@ def show_predictions(predictions: "list[Prediction]", form: str) -> None:
 
 
 def _class_rows(seen: "list[Prediction]") -> Iterator[tuple]:
-    yield "path", "class", "probability"
+    """The classes of every image; of grades with the expected one."""
+    from vitling.deploy.predictor import GradePrediction
+
+    graded = bool(seen) and isinstance(seen[0], GradePrediction)
+    yield "path", "class", "probability", *(["expected"] if graded else [])
     for p in seen:
-        yield from ((p.path, name, share) for name, share in zip(p.classes, p.probabilities, strict=True))
+        expected = [p.expected] if isinstance(p, GradePrediction) else []
+        yield from ((p.path, name, share, *expected) for name, share in zip(p.classes, p.probabilities, strict=True))
 
 
 def _label_rows(seen: "list[LabelPrediction]") -> Iterator[tuple]:
@@ -196,12 +223,16 @@ def _label_rows(seen: "list[LabelPrediction]") -> Iterator[tuple]:
 
 
 def _class_table(seen: "list[Prediction]") -> Table:
-    table = Table("image", "class", "probability", "then")
+    from vitling.deploy.predictor import GradePrediction
+
+    graded = bool(seen) and isinstance(seen[0], GradePrediction)
+    table = Table("image", "class", "probability", "then", *(["expected grade"] if graded else []))
     for p in seen:
         then = ", ".join(
             f"{name} {percent(share)}" for name, share in zip(p.classes[1:], p.probabilities[1:], strict=True)
         )
-        table.add_row(escape(p.path), escape(p.classes[0]), percent(p.probabilities[0]), escape(then))
+        expected = [f"{p.expected:.4g}"] if isinstance(p, GradePrediction) else []
+        table.add_row(escape(p.path), escape(p.classes[0]), percent(p.probabilities[0]), escape(then), *expected)
     return table
 
 
