@@ -21,6 +21,7 @@ from vitling.data.pipeline.training_data import split_training
 from vitling.data.sources.dataset import Dataset, open_dataset
 from vitling.data.sources.images import BadImage
 from vitling.errors import UserError
+from vitling.methods import check_target
 from vitling.models import build_model, default_size
 from vitling.planning.conflicts import find_conflicts, pretrained_hint
 from vitling.planning.expectation import Band, expect
@@ -126,6 +127,7 @@ def plan(
     else:
         planned, choices = override(given, list(settings)), []
     check_settings(planned)
+    check_target(planned.method, dataset.target)
     recipe = replace(planned, data=str(data))
     size = as_size(recipe.img_size) or (seen.largest if seen.small else default_size(recipe.model))
     warnings = find_conflicts(recipe, size, classes=len(dataset.class_names), channels=dataset.channels)
@@ -155,7 +157,10 @@ def plan(
     epochs: float = recipe.epochs
     if budget_seconds:
         recipe, choices, epochs = _fit(recipe, choices, speed, budget_seconds)
-    expected = expect(seen, epochs * speed.steps_per_epoch * recipe.batch_size)
+    shown = epochs * speed.steps_per_epoch * recipe.batch_size
+    expected = (
+        None if seen.probe_accuracy is None else expect(seen, shown)
+    )  # no band is known of other labels than classes
     return replace(result, recipe=recipe, choices=choices, speed=speed, expected=expected, epochs=epochs)
 
 
@@ -227,7 +232,7 @@ def _estimate(dataset: Dataset, recipe: Recipe, size: tuple[int, int], machine: 
     train, val = split_training(dataset, recipe)
     model = build_model(
         recipe.model,
-        num_classes=len(dataset.class_names),
+        num_classes=dataset.target.outputs,
         in_chans=dataset.channels,
         img_size=size,
         **recipe.model_args,

@@ -14,6 +14,7 @@ from vitling.data.pipeline.preprocessing import SMALL_SIDE
 from vitling.data.probe import probe_accuracy
 from vitling.data.sources.dataset import Dataset
 from vitling.data.sources.images import ArrayImages, BadImage, Images
+from vitling.data.targets import Kind, positives
 from vitling.data.threads import map_threads
 from vitling.data.thumbnails import make_thumbnails
 
@@ -36,7 +37,7 @@ class Survey:
 
     name: str
     images: dict[str, int]  # of each split
-    class_counts: dict[str, int]  # training images of each class
+    class_counts: dict[str, int]  # training images of each class, or with each label
     channels: int
     bits: int
     smallest: tuple[int, int]  # height and width, by area
@@ -47,6 +48,10 @@ class Survey:
     looked_at: int | None = None  # images whose pixels were read
     copies: Copies | None = None  # inside the training split
     leaks: dict[str, Copies] | None = None  # of each other split: its images that look like one of the training split
+    labels: Kind = "classes"
+    labels_per_image: dict[str, float] | None = (
+        None  # of several: on average, at most, and the share of images without any
+    )
     probe_accuracy: float | None = (
         None  # of a linear classifier on fixed features of thumbnails, inside the training split
     )
@@ -65,18 +70,30 @@ class Survey:
         """Images of the largest class per image of the smallest."""
         return max(self.class_counts.values()) / min(self.class_counts.values())
 
+    @property
+    def rarest(self) -> list[str]:
+        """The classes or labels that the fewest images have."""
+        return sorted(self.class_counts, key=self.class_counts.__getitem__)[:SHOWN]
+
 
 def survey_data(
     dataset: Dataset, *, brief: bool = False, cache: PixelCache | None = None, callback: Callback | None = None
 ) -> Survey:
     """Look at a dataset; a brief look reads heads only, so that it takes no time."""
     train = dataset.splits["train"]
-    counts = np.bincount(train.labels, minlength=len(dataset.class_names))
+    several = None if train.targets is None else _labels_per_image(train.targets)
+    counts = (
+        np.bincount(train.labels, minlength=len(dataset.class_names))
+        if train.targets is None
+        else positives(train.targets)
+    )
     sizes = sorted(_sizes(train), key=lambda size: size[0] * size[1])
     facts: dict[str, Any] = dict(
         name=dataset.name,
         images={split: len(images) for split, images in dataset.splits.items()},
         class_counts=dict(zip(dataset.class_names, counts.tolist(), strict=True)),
+        labels=dataset.target.kind,
+        labels_per_image=several,
         channels=dataset.channels,
         bits=dataset.max_value.bit_length(),
         smallest=sizes[0],
@@ -87,6 +104,11 @@ def survey_data(
     if brief:
         return Survey(unreadable=list(dataset.skipped), **facts)
     return Survey(**facts, **_look_at_pixels(dataset, min(sizes[0]), cache, callback or Callback()))
+
+
+def _labels_per_image(targets: np.ndarray) -> dict[str, float]:
+    counts = (targets > 0).sum(axis=1)
+    return {"mean": float(counts.mean()), "most": int(counts.max()), "without": float((counts == 0).mean())}
 
 
 def _sizes(images: Images) -> list[tuple[int, int]]:
@@ -136,5 +158,7 @@ def _look_at_pixels(dataset: Dataset, short_side: int, cache: PixelCache | None,
         looked_at=sum(map(len, seen.values())),
         copies=copies("train"),
         leaks={split: copies(split, thumbnails["train"]) for split in others},
-        probe_accuracy=probe_accuracy(thumbnails["train"], torch.as_tensor(seen["train"].labels), seen["train"].groups),
+        probe_accuracy=probe_accuracy(thumbnails["train"], torch.as_tensor(seen["train"].labels), seen["train"].groups)
+        if dataset.target.kind == "classes"
+        else None,
     )
