@@ -30,11 +30,12 @@ from vitling.deploy.neighbours import image_features
 from vitling.diagnose.paged import train
 from vitling.ensembles.folds import train_folds
 from vitling.errors import UserError
-from vitling.estimator.inputs import as_bytes, find_pixel_range, only_column, row_shape
+from vitling.estimator.inputs import as_bytes, find_pixel_range, label_names, only_column, row_shape, several_targets
 from vitling.estimator.parameters import as_settings
 from vitling.estimator.weights import image_weights
 from vitling.evaluation.loop import evaluate_batches
 from vitling.evaluation.temperature import calibrate
+from vitling.evaluation.thresholds import find_thresholds
 from vitling.files import read_file, write_bytes
 from vitling.models.ensemble import NAME as ENSEMBLE
 from vitling.models.weights import save_weights
@@ -47,7 +48,15 @@ from vitling.training.settings import Settings
 from vitling.training.signals import Interrupted
 
 # What a run records beside its weights: enough to export it when its folder is gone.
-RECORDS = ("run.json", "recipe.yaml", "metrics.jsonl", "timing.jsonl", "calibration.json", "best/config.json")
+RECORDS = (
+    "run.json",
+    "recipe.yaml",
+    "metrics.jsonl",
+    "timing.jsonl",
+    "calibration.json",
+    "thresholds.json",
+    "best/config.json",
+)
 
 
 class _Task(NamedTuple):
@@ -129,20 +138,28 @@ class ViTClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transforme
     def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> "ViTClassifier":
         """Train on images and their classes. A tenth of them, or the recipe's val_fraction, is held out to choose the weights.
 
+        `y` of (N, labels) with 0 and 1 are several labels per image: then `predict` gives such an array, and `score` the share of images with
+        every label right, as scikit-learn's multilabel classifiers do. The columns of a table name the labels.
         `sample_weight`: how much each image counts in the loss, in proportion; one of 0 is left out. `groups`: the patient, slide or video
         of each image, as scikit-learn's splitters take them; those of one are held out together.
         """
         if y is None:
             raise UserError("ViTClassifier requires y to be passed, but the target y is None.")
-        y = column_or_1d(y, warn=True)
-        check_classification_targets(y)
         X = only_column(X)
         check_consistent_length(X, y)
         goes_on = self._goes_on()
-        classes, labels = np.unique(y, return_inverse=True)
-        self._check_classes(classes, goes_on)
+        targets = several_targets(y)
+        if targets is None:
+            y = column_or_1d(y, warn=True)
+            check_classification_targets(y)
+            classes, labels = np.unique(y, return_inverse=True)
+        else:
+            classes, labels = label_names(y, targets), np.zeros(len(targets), np.int64)
+            self._check_several()
+        self._check_classes(classes, goes_on, several=targets is not None)
         weights = image_weights(sample_weight, self.class_weight, labels, classes)
         images = self._images(X, labels, fitting=True, keep_range=goes_on)
+        images.targets = targets
         if groups is not None:
             check_consistent_length(X, groups)
             images.groups = as_groups(column_or_1d(groups), "groups")
@@ -150,7 +167,7 @@ class ViTClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transforme
             counted = np.flatnonzero(weights)
             images = images.subset(counted)
             images.weights = weights[counted]
-        kept = keep(images, [str(name) for name in classes])
+        kept = keep(images, [str(name) for name in classes], "classes" if targets is None else "several")
         unlabelled = self._keep_unlabelled()
         first = unlabelled.name if isinstance(unlabelled, Kept) else unlabelled
         ways = dict(weighted=weights is not None, grouped=groups is not None, goes_on=goes_on)
@@ -163,14 +180,21 @@ class ViTClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transforme
         return self
 
     def predict(self, X: Any) -> np.ndarray:
-        """The class of each image."""
+        """The class of each image; of several labels, 1 where a probability reaches the threshold of its label, (images, labels)."""
+        if (thresholds := getattr(self, "thresholds_", None)) is not None:
+            return (self.predict_proba(X) >= thresholds).astype(np.int64)
         likeliest = self.predict_proba(X).argmax(axis=1)
         return self.classes_[likeliest]
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Calibrated probabilities, (images, classes), in the order of `classes_`; the temperature is fitted on what was held out."""
+        """Calibrated probabilities, (images, classes), in the order of `classes_`; the temperature is fitted on what was held out.
+
+        Of several labels, that of each by itself.
+        """
         check_is_fitted(self)
         logits = self._outputs(X, self.model_).double()
+        if getattr(self, "thresholds_", None) is not None:
+            return (logits / self.temperature_).sigmoid().numpy()
         return (logits / self.temperature_).softmax(dim=1).numpy()
 
     def transform(self, X: Any) -> np.ndarray:
@@ -195,6 +219,7 @@ class ViTClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transforme
         tags = super().__sklearn_tags__()
         tags.input_tags.three_d_array = True
         tags.input_tags.string = True  # paths
+        tags.classifier_tags.multi_label = True
         tags.classifier_tags.poor_score = True  # on the checks' blobs of a few numbers, which are not images
         tags.transformer_tags.preserves_dtype = []  # features are float32 whatever the pixels are
         return tags
@@ -262,7 +287,18 @@ class ViTClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transforme
             raise UserError("warm_start: this was fitted by an earlier version of vitling; fit it once from scratch.")
         return True
 
-    def _check_classes(self, classes: np.ndarray, goes_on: bool) -> None:
+    def _check_several(self) -> None:
+        """Refuse what knows one class per image."""
+        if self.class_weight is not None:
+            raise UserError(
+                "class_weight= is of one class per image; for several labels set settings=['balance=loss']."
+            )
+        if self.folds is not None:
+            raise UserError("folds= join networks of one class per image; leave it out for several labels.")
+
+    def _check_classes(self, classes: np.ndarray, goes_on: bool, *, several: bool) -> None:
+        if goes_on and several != (getattr(self, "thresholds_", None) is not None):
+            raise UserError("warm_start=True goes on with the same kind of labels; set warm_start=False.")
         if len(classes) < 2:
             found = f"of one class, {classes[0]}" if len(classes) else "none"
             raise UserError(f"the images are {found}; at least two classes are needed.")
@@ -376,6 +412,9 @@ class ViTClassifier(ClassNamePrefixFeaturesOutMixin, ClassifierMixin, Transforme
     def _take(self, run: Run, classes: np.ndarray) -> None:
         """What is known after fit; all of it at once, so that one that failed leaves what was there."""
         temperature = calibrate(run, predictions=run.validation).temperature
+        self.thresholds_ = None
+        if run.kind == "several":
+            self.thresholds_ = np.array(find_thresholds(run, predictions=run.validation).values)
         self.classes_, self.model_, self.preprocessing_ = classes, run.load_model(), run.preprocessing()
         self.recipe_, self.precision_, self.temperature_ = run.recipe, run.info["precision"], temperature
         self.history_ = [record for one in run.members or [run] for record in one.metrics()]

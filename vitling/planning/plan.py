@@ -21,6 +21,7 @@ from vitling.data.pipeline.training_data import split_training
 from vitling.data.sources.dataset import Dataset, open_dataset
 from vitling.data.sources.images import BadImage
 from vitling.errors import UserError
+from vitling.methods import check_target
 from vitling.models import build_model, default_size
 from vitling.planning.conflicts import find_conflicts, pretrained_hint
 from vitling.planning.expectation import Band, expect
@@ -126,6 +127,7 @@ def plan(
     else:
         planned, choices = override(given, list(settings)), []
     check_settings(planned)
+    check_target(planned.method, dataset.target)
     recipe = replace(planned, data=str(data))
     size = as_size(recipe.img_size) or (seen.largest if seen.small else default_size(recipe.model))
     warnings = find_conflicts(recipe, size, classes=seen.outputs, channels=dataset.channels)
@@ -156,7 +158,9 @@ def plan(
     if budget_seconds:
         recipe, choices, epochs = _fit(recipe, choices, speed, budget_seconds)
     shown = epochs * speed.steps_per_epoch * recipe.batch_size
-    expected = None if seen.probe_accuracy is None else expect(seen, shown)
+    expected = (
+        None if seen.probe_accuracy is None else expect(seen, shown)
+    )  # no band is known of other labels than classes
     return replace(result, recipe=recipe, choices=choices, speed=speed, expected=expected, epochs=epochs)
 
 

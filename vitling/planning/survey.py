@@ -15,6 +15,7 @@ from vitling.data.pipeline.preprocessing import SMALL_SIDE
 from vitling.data.probe import probe_accuracy
 from vitling.data.sources.dataset import Dataset
 from vitling.data.sources.images import ArrayImages, BadImage, Images
+from vitling.data.targets import Kind, positives
 from vitling.data.threads import map_threads
 from vitling.data.thumbnails import make_thumbnails
 
@@ -32,12 +33,25 @@ class Copies:
 
 
 @dataclass(frozen=True)
+class NumberFacts:
+    """The training numbers, in their own unit."""
+
+    lowest: float
+    median: float
+    highest: float
+    spread: float  # standard deviation
+    baseline_mae: float  # mean absolute error of always saying the median
+    bins: int
+    scale: str  # on which the bins are equally wide
+
+
+@dataclass(frozen=True)
 class Survey:
     """Facts about a dataset. What a brief look leaves out is None."""
 
     name: str
     images: dict[str, int]  # of each split
-    class_counts: dict[str, int]  # training images of each class
+    class_counts: dict[str, int]  # training images of each class, or with each label
     channels: int
     bits: int
     smallest: tuple[int, int]  # height and width, by area
@@ -48,6 +62,11 @@ class Survey:
     looked_at: int | None = None  # images whose pixels were read
     copies: Copies | None = None  # inside the training split
     leaks: dict[str, Copies] | None = None  # of each other split: its images that look like one of the training split
+    labels: Kind = "classes"
+    labels_per_image: dict[str, float] | None = (
+        None  # of several: on average, at most, and the share of images without any
+    )
+    numbers: NumberFacts | None = None  # where the labels are numbers
     probe_accuracy: float | None = (
         None  # of a linear classifier on fixed features of thumbnails, inside the training split
     )
@@ -69,43 +88,14 @@ class Survey:
         return max(self.class_counts.values()) / min(self.class_counts.values())
 
     @property
+    def rarest(self) -> list[str]:
+        """The classes or labels that the fewest images have."""
+        return sorted(self.class_counts, key=self.class_counts.__getitem__)[:SHOWN]
+
+    @property
     def outputs(self) -> int:
         """Of a network for this data."""
-        return len(self.class_counts)
-
-    @property
-    def number_facts(self) -> "NumberFacts | None":
-        """What the labels are where they are numbers."""
-        return None
-
-
-@dataclass(frozen=True)
-class NumberFacts:
-    """The training numbers, in their own unit."""
-
-    lowest: float
-    median: float
-    highest: float
-    spread: float  # standard deviation
-    baseline_mae: float  # mean absolute error of always saying the median
-    bins: int
-    scale: str  # on which the bins are equally wide
-
-
-@dataclass(frozen=True)
-class NumbersSurvey(Survey):
-    """Facts about a dataset whose labels are numbers; it has no classes to count."""
-
-    numbers: NumberFacts | None = None
-
-    @property
-    def outputs(self) -> int:
-        assert self.numbers, "numbers have bins"
-        return self.numbers.bins
-
-    @property
-    def number_facts(self) -> NumberFacts | None:
-        return self.numbers
+        return self.numbers.bins if self.numbers else len(self.class_counts)
 
 
 def survey_data(
@@ -113,11 +103,15 @@ def survey_data(
 ) -> Survey:
     """Look at a dataset; a brief look reads heads only, so that it takes no time."""
     train = dataset.splits["train"]
+    several = train.targets if dataset.target.kind == "several" else None
     sizes = sorted(_sizes(train), key=lambda size: size[0] * size[1])
     facts: dict[str, Any] = dict(
         name=dataset.name,
         images={split: len(images) for split, images in dataset.splits.items()},
         class_counts=_count_classes(dataset),
+        labels=dataset.target.kind,
+        labels_per_image=None if several is None else _labels_per_image(several),
+        numbers=_describe_numbers(train) if dataset.target.kind == "numbers" else None,
         channels=dataset.channels,
         bits=dataset.max_value.bit_length(),
         smallest=sizes[0],
@@ -125,18 +119,20 @@ def survey_data(
         largest=sizes[-1],
         notes=[note for note in dataset.notes if "were skipped" not in note],  # those are listed by name
     )
-    kind: type[Survey] = Survey
-    if dataset.target.kind == "numbers":
-        kind, facts["numbers"] = NumbersSurvey, _describe_numbers(train)
     if brief:
-        return kind(unreadable=list(dataset.skipped), **facts)
-    return kind(**facts, **_look_at_pixels(dataset, min(sizes[0]), cache, callback or Callback()))
+        return Survey(unreadable=list(dataset.skipped), **facts)
+    return Survey(**facts, **_look_at_pixels(dataset, min(sizes[0]), cache, callback or Callback()))
 
 
 def _count_classes(dataset: Dataset) -> dict[str, int]:
     if dataset.target.kind == "numbers":
         return {}
-    counts = np.bincount(dataset.splits["train"].labels, minlength=len(dataset.class_names))
+    train = dataset.splits["train"]
+    counts = (
+        np.bincount(train.labels, minlength=len(dataset.class_names))
+        if train.targets is None
+        else positives(train.targets)
+    )
     return dict(zip(dataset.class_names, counts.tolist(), strict=True))
 
 
@@ -153,6 +149,11 @@ def _describe_numbers(train: Images) -> NumberFacts:
         len(bins),
         bins.scale,
     )
+
+
+def _labels_per_image(targets: np.ndarray) -> dict[str, float]:
+    counts = (targets > 0).sum(axis=1)
+    return {"mean": float(counts.mean()), "most": int(counts.max()), "without": float((counts == 0).mean())}
 
 
 def _sizes(images: Images) -> list[tuple[int, int]]:

@@ -174,7 +174,7 @@ def split_training(dataset: Dataset, recipe: Recipe) -> tuple[Images, Images]:
     if recipe.fraction_rule == "vitling":  # last, so that every fraction is validated on the same images
         train = _part(train, recipe, target, names)
     if train.targets is not None and target.kind == "several":
-        _check_labels_left(train, val, dataset)
+        _check_labels_left(train, val, dataset, recipe)
     return train, val
 
 
@@ -190,17 +190,18 @@ def _strata(target: Target, images: Images) -> np.ndarray:
     return target.strata(images.labels, images.targets, images.groups)
 
 
-def _check_labels_left(train: Images, val: Images, dataset: Dataset) -> None:
+def _check_labels_left(train: Images, val: Images, dataset: Dataset, recipe: Recipe) -> None:
     assert train.targets is not None, "images of several labels have targets"
     assert val.targets is not None, "and so has every split"
     if not val.targets.any():
         raise UserError(
             f"no validation image of {dataset.name} has any label, so that nothing can be measured; set another seed or a larger val_fraction."
         )
-    if gone := lacking(train.targets, dataset.target.names, 1):
+    # A part of the images may lack a label: then it is learnt that nothing has it.
+    if recipe.fraction == 1 and (gone := lacking(train.targets, dataset.target.names, 1)):
         raise UserError(
-            f"no image with {name_some(gone, 'the label', 'the labels')} of {dataset.name} is left to train on; set another seed, a larger fraction "
-            "or fewer folds, or remove the label."
+            f"no image with {name_some(gone, 'the label', 'the labels')} of {dataset.name} is left to train on; set another seed or fewer "
+            "folds, or remove the label."
         )
 
 
