@@ -10,6 +10,7 @@ from pathlib import Path
 
 from vitling.callbacks import Callback
 from vitling.data.pipeline.preprocessing import Preprocessing
+from vitling.data.pipeline.training_data import open_recipe_data
 from vitling.data.sources.dataset import Dataset
 from vitling.diagnose.paged import write_trained
 from vitling.ensembles.joining import join
@@ -54,6 +55,8 @@ def train_folds(
         if run.finished:
             callback.log(f"{run.path} is finished already: {run.info['stopped']}.")
         else:
+            dataset = open_recipe_data(recipe, settings.reading, opened=dataset)
+            dataset.target.require_classes("folds are joined of networks that learnt", dataset.name)
             record = {"plan": planned} if planned else {}
             run.update(asked=asked, status="preparing", member_recipe=to_dict(recipe), **record)
             _Folds(run, recipe, folds, distill, settings, dataset, callback).train_and_join()

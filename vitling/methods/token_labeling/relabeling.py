@@ -155,7 +155,10 @@ def open_annotator(
     count = published_classes(source)
     if count not in (None, len(dataset.class_names)):
         raise _other_classes(str(source), count, dataset)
-    return open_model(source, which=which, max_value=dataset.max_value, callback=callback)
+    dataset.target.require_classes("label maps are of", dataset.name)
+    opened = open_model(source, which=which, max_value=dataset.max_value, callback=callback)
+    opened.require_classes("an annotator is of")
+    return opened
 
 
 def look_at(annotator: OpenedModel, size: tuple[int, int] | None, fit: str | None) -> OpenedModel:
