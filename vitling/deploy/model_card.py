@@ -13,10 +13,13 @@ from collections.abc import Mapping
 
 import yaml
 
+from vitling.data.bins import COVERAGE
 from vitling.data.pipeline.preprocessing import Preprocessing
 from vitling.data.sources.images import enlarged
+from vitling.data.targets import Kind
 from vitling.evaluation.intervals import wilson_interval
 from vitling.evaluation.metrics import Evaluation
+from vitling.evaluation.numbers import NumbersEvaluation
 from vitling.evaluation.several import SeveralEvaluation
 from vitling.evaluation.temperature import Calibration
 from vitling.models import our_models
@@ -36,10 +39,21 @@ VIEWS = (
 )
 
 
+# What a prediction calls what it found, and what there is a logit for.
+ANSWERS: dict[Kind, tuple[str, str]] = {
+    "classes": ("classes", "class"),
+    "grades": ("classes", "grade"),
+    "several": ("labels", "label"),
+    "numbers": ("value", "bin of numbers"),
+}
+
+
 def render_card(run: Run, which: str, metadata: ModelMetadata, calibration: Calibration | None, place: str) -> str:
     """The card of a run's weights as Markdown. `place` is the name that timm loads the model by."""
     if run.kind == "several":
         return _label_card(run, which, metadata, calibration, place)
+    if run.kind == "numbers":
+        return _number_card(run, which, metadata, calibration, place)
     test = recorded_test(run, which)
     parts = [
         f"# {metadata.architecture} on {_plain(metadata.data)}",
@@ -70,7 +84,7 @@ def _label_card(run: Run, which: str, metadata: ModelMetadata, calibration: Cali
         "## Use",
         _use(metadata, place),
         "## Results",
-        _label_results(run, which, test),
+        _results_in_words(run, which, test),
         *(["## Per label", _per_label(test)] if test else []),
         "## Probabilities and thresholds",
         _label_calibration(metadata, calibration),
@@ -82,12 +96,50 @@ def _label_card(run: Run, which: str, metadata: ModelMetadata, calibration: Cali
     return "\n\n".join(parts) + "\n"
 
 
+def _number_card(run: Run, which: str, metadata: ModelMetadata, calibration: Calibration | None, place: str) -> str:
+    """The same of a model that predicts numbers."""
+    path = run.path / _test_file(which)
+    test = NumbersEvaluation.read(path) if path.exists() else None
+    _, *limits = _limits(run, metadata, None).splitlines()
+    parts = [
+        f"# {metadata.architecture} on {_plain(metadata.data)}",
+        _first_lines(metadata, place),
+        _summary(run, metadata),
+        "## Use",
+        _use(metadata, place),
+        "## Results",
+        _results_in_words(run, which, test),
+        "## Numbers and prediction intervals",
+        _number_bins(metadata, calibration),
+        "## Limits",
+        "\n".join(["- It gives a number for any image, whatever the image shows.", *limits]),
+        "## Training",
+        _training(run),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _number_bins(metadata: ModelMetadata, calibration: Calibration | None) -> str:
+    bins = metadata.target.numbers
+    back = "" if bins.scale == "linear" else " on the scale log(1 + number); take exp(x) - 1 of the result"
+    text = (
+        f"The logits are of {len(bins)} bins, whose edges stand in the metadata. The number is the mean of their softmax over the bins' "
+        f"centres{back}."
+    )
+    if calibration is None:
+        return f"{text} Prediction intervals are not calibrated."
+    return (
+        f"{text} The ends of the {100 * COVERAGE:.0f} % prediction interval are the quantiles of the softmax of the logits divided by a temperature of "
+        f"{calibration.temperature:.4f}, which was fitted on {calibration.images:,} validation images."
+    )
+
+
 def _recorded_labels(run: Run, which: str) -> SeveralEvaluation | None:
     path = run.path / _test_file(which)
     return SeveralEvaluation.read(path) if path.exists() else None
 
 
-def _label_results(run: Run, which: str, test: SeveralEvaluation | None) -> str:
+def _results_in_words(run: Run, which: str, test: SeveralEvaluation | NumbersEvaluation | None) -> str:
     best = run.info.get("best") if which == "best" else None
     record, images = best or validation_record(run, which), run.info.get("data", {}).get("val_images")
     rows = []
@@ -154,6 +206,9 @@ def hub_header(run: Run, which: str, metadata: ModelMetadata) -> str:
         "pipeline_tag": "image-classification",
         "tags": ["image-classification", "timm", "vitling"],
     }
+    if run.kind == "numbers":
+        header |= {"pipeline_tag": "other", "tags": ["image-regression", "timm", "vitling"]}
+        return f"---\n{yaml.safe_dump(header, sort_keys=False, allow_unicode=True)}---\n\n"
     if run.kind == "several":
         header["tags"].append("multi-label-image-classification")
         return f"---\n{yaml.safe_dump(header, sort_keys=False, allow_unicode=True)}---\n\n"
@@ -199,6 +254,8 @@ def _summary(run: Run, metadata: ModelMetadata) -> str:
         f" and {len(names) - SHOWN_CLASSES} more" if len(names) > SHOWN_CLASSES else ""
     )
     text = f"An image classifier{size}, {start}, by vitling {metadata.vitling}. It has {metadata.target.in_words}: {shown}."
+    if metadata.labels == "numbers":
+        text = f"A model{size} that predicts a number for an image, {start}, by vitling {metadata.vitling}: {metadata.target.numbers.in_words}."
     if not run.finished:
         text += "\n\n**The training was not finished** when this was exported; " + unfinished(run) + "."
     return text
@@ -217,7 +274,7 @@ def _first_lines(metadata: ModelMetadata, place: str) -> str:
     why = "  # after vitling, which adds this model to it" if ours else ""
     model, name = (json.dumps(text, ensure_ascii=False) for text in (place.removeprefix("local-dir:"), place))
     code = (
-        f'import vitling\nimport timm{why}\n\nprint(vitling.predict({model}, "IMAGE")[0].{"classes" if metadata.labels == "classes" else "labels"})\n'
+        f'import vitling\nimport timm{why}\n\nprint(vitling.predict({model}, "IMAGE")[0].{ANSWERS[metadata.labels][0]})\n'
         f"model = timm.create_model({name}, pretrained=True).eval()"
     )
     return f"{_fenced('pip install vitling')}\n\n{_fenced(code, 'python')}"
@@ -232,7 +289,7 @@ def _use(metadata: ModelMetadata, place: str) -> str:
         f"{_fenced(command)}\n\n"
         f"{where}Input: {seen.channels} x {seen.size[0]} x {seen.size[1]} (channels, height, width). An image is {_fitting(seen)} "
         f"({seen.interpolation}, antialiased), scaled so that a pixel of {seen.max_value} becomes 1, then normalised with mean {_numbers(seen.mean)} and "
-        f"standard deviation {_numbers(seen.std)}. Output: a logit per {'class' if metadata.labels == 'classes' else 'label'}, in the order of `label_names` in config.json."
+        f"standard deviation {_numbers(seen.std)}. Output: a logit per {ANSWERS[metadata.labels][1]}, in the order of `label_names` in config.json."
         f"{_views(seen)}"
     )
 

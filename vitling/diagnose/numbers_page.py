@@ -289,6 +289,7 @@ def _use_sections(run: Run) -> list[Section]:
     recipe, place, seen = run.recipe, quoted(run), run.preprocessing()
     commands = {
         "numbers with prediction intervals, for images or folders": f"vitling predict {place} IMAGE ...",
+        "answers over HTTP": f"vitling serve {place}",
         "one file for other programs, compared with this model first": f"vitling export {place} --to onnx",
     }
     if not run.members:

@@ -319,19 +319,19 @@ def use_sections(run: Run) -> list[Section]:
         "try what could make it better, on its own data": f"vitling improve {place} --budget 1h",
     }
     commands = {
-        f"{run.kind if run.kind == 'classes' else 'labels'} and calibrated probabilities, for images or folders": f"vitling predict {place} IMAGE ...",
+        f"{'labels' if run.kind == 'several' else 'classes'} and calibrated probabilities, for images or folders": f"vitling predict {place} IMAGE ...",
         "a page to drop images on, on this computer": f"vitling app {place}",
         "one file for other programs, compared with this model first": f"vitling export {place} --to onnx",
         "answers over HTTP": f"vitling serve {place}",
         **({} if run.members else alone),
     }
-    if run.kind != "classes":
+    if run.kind not in ("classes", "grades"):
         commands = {what: command for what, command in commands.items() if command.split()[1] in OF_ANY_LABELS}
     lines = "\n\n".join(f"# {what}\n{command}" for what, command in commands.items())
     python = f'import vitling\n\nfor prediction in vitling.predict({str(run.place)!r}, ["image.png"]):\n    print(prediction.classes, prediction.probabilities)'
     takes = {
         "images": f"of any size; it sees {'{} x {}'.format(*seen.size)} pixels, {counted(seen.channels, 'channel')}",
-        "classes" if run.kind == "classes" else "labels": ", ".join(run.class_names[:20])
+        "labels" if run.kind == "several" else "classes": ", ".join(run.class_names[:20])
         + (f" ... ({len(run.class_names)})" if len(run.class_names) > 20 else ""),
     }
     return [

@@ -133,6 +133,7 @@ def open_subjects(
         class_names=run.class_names if run and not own else None,
         test_split=run.recipe.test_split if run and own else "test",
         group=run.recipe.group if run and own else "",
+        labels=run.kind if run else "auto",
     )
     dataset.target.require_classes("a diagnosis is of", dataset.name)
     recipe = run.recipe if run and own else Recipe(data=dataset.name)
