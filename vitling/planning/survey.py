@@ -9,12 +9,14 @@ from torch import Tensor
 
 from vitling.callbacks import Callback
 from vitling.data.bins import Bins
+from vitling.data.grades import find_grades
 from vitling.data.near_duplicates import allowed_difference, find_near_duplicates
 from vitling.data.pipeline.cache import PixelCache
 from vitling.data.pipeline.preprocessing import SMALL_SIDE
 from vitling.data.probe import probe_accuracy
 from vitling.data.sources.dataset import Dataset
 from vitling.data.sources.images import ArrayImages, BadImage, Images
+from vitling.data.sources.ordered import read_number
 from vitling.data.targets import Kind, positives
 from vitling.data.threads import map_threads
 from vitling.data.thumbnails import make_thumbnails
@@ -117,7 +119,8 @@ def survey_data(
         smallest=sizes[0],
         median=sizes[len(sizes) // 2],
         largest=sizes[-1],
-        notes=[note for note in dataset.notes if "were skipped" not in note],  # those are listed by name
+        # Those that were skipped are listed by name.
+        notes=[*(note for note in dataset.notes if "were skipped" not in note), *_order_notes(dataset)],
     )
     if brief:
         return Survey(unreadable=list(dataset.skipped), **facts)
@@ -134,6 +137,19 @@ def _count_classes(dataset: Dataset) -> dict[str, int]:
         else positives(train.targets)
     )
     return dict(zip(dataset.class_names, counts.tolist(), strict=True))
+
+
+def _order_notes(dataset: Dataset) -> list[str]:
+    """A note where classes are called by numbers, and nobody said what these mean."""
+    if dataset.target.kind != "classes" or find_grades(dataset.class_names) is None:
+        return []
+    if dataset.request and dataset.request.labels == "classes":
+        return []
+    if any(not float(name).is_integer() for name in dataset.class_names if read_number(name) is not None):
+        return [
+            "the classes are called by numbers; set labels=numbers to predict numbers, or labels=grades if these are all there are"
+        ]
+    return ["the class names look like grades; if their order matters, set labels=grades, if not, labels=classes"]
 
 
 def _describe_numbers(train: Images) -> NumberFacts:
