@@ -16,6 +16,7 @@ from vitling.data.pipeline.preprocessing import SMALL_SIDE
 from vitling.data.probe import probe_accuracy
 from vitling.data.sources.dataset import Dataset
 from vitling.data.sources.images import ArrayImages, BadImage, Images
+from vitling.data.sources.named import match_name
 from vitling.data.sources.ordered import read_number
 from vitling.data.targets import Kind, positives
 from vitling.data.threads import map_threads
@@ -143,8 +144,8 @@ def _order_notes(dataset: Dataset) -> list[str]:
     """A note where classes are called by numbers, and nobody said what these mean."""
     if dataset.target.kind != "classes" or find_grades(dataset.class_names) is None:
         return []
-    if dataset.request and dataset.request.labels == "classes":
-        return []
+    if dataset.request and (dataset.request.labels == "classes" or match_name(dataset.request.data)):
+        return []  # what has a name is known: digits are no grades
     if any(not float(name).is_integer() for name in dataset.class_names if read_number(name) is not None):
         return [
             "the classes are called by numbers; set labels=numbers to predict numbers, or labels=grades if these are all there are"
