@@ -72,7 +72,8 @@ class Target:
         """For what knows images of one class each; `what` begins the sentence."""
         if self.kind != "classes":
             raise UserError(
-                f"{what} images of one class each, and those of {data} have several labels (labels=several)."
+                f"{what} images of one class each, and those of {data} have several labels (labels=several); train, evaluate, predict, export and "
+                "serve know these."
             )
 
 
