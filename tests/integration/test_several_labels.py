@@ -161,6 +161,22 @@ def test_an_onnx_file_gives_sigmoids_to_other_programs(place, tmp_path):
     assert len(json.loads(known["thresholds"])) == 4
 
 
+def test_a_server_names_the_labels_of_images(place):
+    testing = pytest.importorskip("starlette.testclient")
+    from vitling.deploy.server import create_server
+
+    predictor = package.Predictor(place / "run")
+    expected = predictor(place / "images" / "0.png")
+    with testing.TestClient(create_server(predictor), base_url="http://127.0.0.1") as client:
+        about = client.get("/").json()
+        found = client.post("/predict", content=(place / "images" / "0.png").read_bytes()).json()
+        shape = client.get("/openapi.json").json()["components"]["schemas"]
+    assert about["thresholds"] == [round(float(x), 6) for x in predictor.thresholds]
+    assert found["predictions"][0]["labels"] == expected.labels
+    assert found["predictions"][0]["classes"] == expected.classes
+    assert "labels" in shape["PredictedLabels"]["required"]
+
+
 def test_a_plan_says_what_the_labels_are_and_trains_them(place, tmp_path):
     text = " ".join(vitling("plan", place / "corners.npz", "epochs=1", "--why").split())
     assert "4, 1.1 per image on average" in text

@@ -417,7 +417,7 @@ def _describe(run: Run, setup: Setup, asked: dict, planned: dict | None) -> None
         preparing=None,
         recipe_digest=None,  # until the recipe is written
         **({"unlabelled": True, "class_names": []} if setup.method.unlabelled else {"class_names": data.class_names}),
-        **({} if setup.method.target.kind == "classes" else {"labels": setup.method.target.kind}),
+        **({} if setup.method.target.kind == run.kind == "classes" else {"labels": setup.method.target.kind}),
         preprocessing=data.preprocessing,
         data=dict(
             name=data.dataset.name,
