@@ -111,7 +111,10 @@ class Target:
         """For what knows images of one class each; `what` begins the sentence."""
         if not self.has_classes:
             have = "numbers" if self.kind == "numbers" else "several labels"
-            raise UserError(f"{what} images of one class each, and those of {data} have {have} (labels={self.kind}).")
+            raise UserError(
+                f"{what} images of one class each, and those of {data} have {have} (labels={self.kind}); train, evaluate, predict, export and "
+                "serve know these."
+            )
 
 
 CLASSES = Target()

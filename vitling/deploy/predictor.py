@@ -126,7 +126,7 @@ class Predictor:
         self.thresholds = None
         if self.labels == "several":
             found = _thresholds(self.name, run, metadata, which, reading, callback, log)
-            self.thresholds = found if calibrated else _uncalibrated(found, run, metadata, which)
+            self.thresholds = found if calibrated else _uncalibrated(found, run, metadata, which, reading)
 
     @property
     def calibrated(self) -> bool:
@@ -267,7 +267,11 @@ def _thresholds(
 
 
 def _uncalibrated(
-    thresholds: np.ndarray, run: "Run | None", metadata: "ModelMetadata | None", which: str
+    thresholds: np.ndarray,
+    run: "Run | None",
+    metadata: "ModelMetadata | None",
+    which: str,
+    reading: "Reading | None",
 ) -> np.ndarray:
     """The same thresholds in the model's own probabilities, so that an image has the same labels."""
     temperature = metadata.temperature if metadata else None
@@ -275,7 +279,7 @@ def _uncalibrated(
         from vitling.evaluation.temperature import calibrate  # which imports torch
 
         try:
-            temperature = calibrate(run, which).temperature
+            temperature = calibrate(run, which, reading=reading).temperature
         except UserError:  # then the thresholds are one half, which no temperature moves
             return thresholds
     share = np.clip(thresholds.astype(np.float64), 1e-12, 1 - 1e-12)

@@ -88,6 +88,8 @@ def evaluate_and_keep(
     measured: dict[str, Any] = dict(data=dataset.name, split=split, groups=predictions.groups)
     result: Evaluation | SeveralEvaluation | NumbersEvaluation
     if run.kind == "several":
+        if size is not None or tta:
+            notes.append("thresholds and temperature are those of the run's own size and views")
         several = _measure_several(run, which, predictions, own, reading, callback, **measured)
         result = replace(several, notes=[*notes, *several.notes], **about)
         return _keep(run, result), predictions

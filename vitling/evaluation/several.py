@@ -203,8 +203,8 @@ def measure_several(
     how: dict[str, Any] = dict(num_labels=labels, average="none")
     # In ranks: float32, as torchmetrics has it, would call scores equal that are not.
     ranks = _as_ranks(scores)
-    precisions = metrics.multilabel_average_precision(ranks, truth, **how).tolist()
-    aurocs = metrics.multilabel_auroc(ranks, truth, **how).tolist()
+    precisions = {k: metrics.binary_average_precision(ranks[:, k], truth[:, k]).item() for k in has}
+    aurocs = {k: metrics.binary_auroc(ranks[:, k], truth[:, k]).item() for k in both}
     hits = called.int()
     at = {
         name: getattr(metrics, f"multilabel_{name}")(hits, truth, **how).tolist()
@@ -215,9 +215,9 @@ def measure_several(
         {
             "name": class_names[k],
             "positives": positives[k],
-            "average_precision": precisions[k] if k in has else None,
+            "average_precision": precisions.get(k),
             "average_precision_interval": drawn.precisions[k],
-            "auroc": aurocs[k] if k in both else None,
+            "auroc": aurocs.get(k),
             "auroc_interval": drawn.aurocs[k],
             "threshold": thresholds.values[k],
             "fitted": thresholds.images > 0 and class_names[k] not in names,

@@ -71,7 +71,7 @@ def create_method(
     except TypeError as error:
         shown = ", ".join(f"method_args.{key}={value}" for key, value in method_args.items())
         raise UserError(f"method={name} cannot be made with {shown}: {error}.") from error
-    method.target = target
+    method.target = CLASSES if method.unlabelled else target
     return method
 
 

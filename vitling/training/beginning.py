@@ -419,7 +419,7 @@ def _describe(run: Run, setup: Setup, asked: dict, planned: dict | None) -> None
         preparing=None,
         recipe_digest=None,  # until the recipe is written
         **({"unlabelled": True, "class_names": []} if setup.method.unlabelled else {"class_names": data.class_names}),
-        **({} if setup.method.target.kind == "classes" else {"labels": setup.method.target.kind}),
+        **({} if setup.method.target.kind == run.kind == "classes" else {"labels": setup.method.target.kind}),
         **({"bins": setup.method.target.bins.to_dict()} if setup.method.target.bins else {}),
         preprocessing=data.preprocessing,
         data=dict(

@@ -64,7 +64,8 @@ class Neighbourhood:
         """Whether there are labels to measure with, and images that can be read in any order."""
         data = self.setup.data
         images = data.images.values()
-        return self.setup.method.unlabelled and len(data.class_names) > 1 and all(x.shards is None for x in images)
+        judged = data.dataset.target.kind == "classes" and len(data.class_names) > 1
+        return self.setup.method.unlabelled and judged and all(x.shards is None for x in images)
 
     def _load(self) -> tuple[Fitted, Fitted]:
         if self.sources is None:

@@ -123,9 +123,11 @@ def _show_several(result: "SeveralEvaluation", run: Path) -> None:
         summary.add_row(name, value)
     console.print(summary)
     rows = sorted(result.per_label, key=lambda row: (row["average_precision"] is None, row["average_precision"]))
-    head = ("label", "positives", "AP", "AUROC", "threshold", "precision", "recall", "F1")
     title = "worst 20 labels" if len(rows) > 20 else "per label, worst first"
-    table = Table(*head, title=title, title_justify="left")
+    table = Table(title=title, title_justify="left")
+    table.add_column("label", overflow="fold", min_width=8)
+    for name in ("images", "AP", "AUROC", "from", "precision", "recall", "F1"):
+        table.add_column(name)
     for row in rows[:20]:
         low_high = row["average_precision_interval"]
         between = " ({:.2f} to {:.2f})".format(*low_high) if low_high else ""

@@ -454,7 +454,9 @@ def _without_missing_labels(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarr
     if "images" in arrays and "train_images" not in arrays:
         arrays = {**arrays, "train_images": arrays["images"]}
     splits = [split for split in ("train", "val", "test") if f"{split}_images" in arrays]
-    if all(f"{split}_labels" in arrays for split in splits):
+    labels = [arrays.get(f"{split}_labels") for split in splits]
+    # Several labels per image measure nothing here: neighbours are judged by classes.
+    if all(found is not None and (found.ndim != 2 or found.shape[1] == 1) for found in labels):
         return arrays
     arrays = {name: array for name, array in arrays.items() if name.endswith("images")}
     return {**arrays, **{f"{split}_labels": np.zeros(len(arrays[f"{split}_images"]), np.int64) for split in splits}}
