@@ -91,7 +91,7 @@ def _of_all(seen: list[tuple[Tensor, Tensor]], accelerator: "Accelerator") -> li
     """What all processes have seen."""
     if accelerator.num_processes == 1:
         return seen
-    from accelerate.utils import gather_object
+    from accelerate.utils import gather_object  # as accelerate itself, only where processes train together
 
     return gather_object(seen)
 
