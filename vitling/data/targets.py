@@ -14,7 +14,7 @@ Kind = Literal["classes", "several", "grades", "numbers"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 COMMON = 10  # images, or groups: so many of one combination of labels are a stratum of their own
 LEAST = 2  # of a stratum: one to learn from and one to validate
-PARTS = 10  # strata of numbers, from low to high
+PARTS = 10  # strata of numbers, from low to high, of COMMON images or groups at least: validation has one of each
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ def _smaller(found: np.ndarray, units: np.ndarray, least: int) -> np.ndarray:
 
 
 def number_strata(numbers: np.ndarray, groups: np.ndarray | None = None) -> np.ndarray:
-    """The number of each image's part of the numbers from low to high, or of that of its group, each of two images or groups at least."""
+    """The number of each image's part of the numbers from low to high, or of that of its group."""
     if groups is None:
         return _parts(numbers)
     units = np.unique(groups, return_inverse=True)[1].reshape(-1)
@@ -162,7 +162,7 @@ def number_strata(numbers: np.ndarray, groups: np.ndarray | None = None) -> np.n
 
 def _parts(numbers: np.ndarray) -> np.ndarray:
     rank = np.argsort(np.argsort(numbers, kind="stable"), kind="stable")
-    return (rank * max(1, min(PARTS, len(numbers) // LEAST)) // len(numbers)).astype(np.int64)
+    return (rank * max(1, min(PARTS, len(numbers) // COMMON)) // len(numbers)).astype(np.int64)
 
 
 def positives(targets: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import assert_all_finite, check_consistent_length, check_is_fitted, column_or_1d
 
 from vitling.data.bins import Values
-from vitling.data.sources.ordered import NUMBER
+from vitling.data.sources.ordered import FEWEST_IMAGES, NUMBER
 from vitling.errors import UserError
 from vitling.estimator.base import ViTEstimator
 from vitling.estimator.inputs import only_column
@@ -84,6 +84,8 @@ class ViTRegressor(RegressorMixin, ViTEstimator):
             raise UserError("ViTRegressor requires y to be passed, but the target y is None.")
         X, numbers = only_column(X), _as_numbers(y)
         check_consistent_length(X, numbers)
+        if len(numbers) < FEWEST_IMAGES:
+            raise UserError(f"n_samples={len(numbers)}, and ViTRegressor needs {FEWEST_IMAGES} images at least.")
         labels = np.zeros(len(numbers), np.int64)
         weights = image_weights(sample_weight, None, labels, np.zeros(1))
         self._fit(X, labels, targets=numbers, names=NUMBER, kind="numbers", weights=weights, groups=groups)
