@@ -22,6 +22,7 @@ _PUBLIC = {
     "Settings": "vitling.training.settings",
     "UserError": "vitling.errors",
     "ViTClassifier": "vitling.estimator",
+    "ViTRegressor": "vitling.estimator",
     "evaluate": "vitling.diagnose.paged",
     "examine": "vitling.planning.checkup",
     "export": "vitling.deploy.export",

@@ -16,6 +16,7 @@ from vitling.diagnose.paged import train_more as train_more
 from vitling.ensembles.folds import train_folds as train_folds
 from vitling.errors import UserError as UserError
 from vitling.estimator import ViTClassifier as ViTClassifier
+from vitling.estimator import ViTRegressor as ViTRegressor
 from vitling.improvement.improvement import improve as improve
 from vitling.methods.token_labeling.relabeling import relabel as relabel
 from vitling.models.weights import load_weights as load_weights

@@ -18,6 +18,7 @@ ORDER = {
     ],
     "How to": [
         "data.md",
+        "several_labels.md",
         "planning.md",
         "training.md",
         "ensembles.md",

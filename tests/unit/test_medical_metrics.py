@@ -12,7 +12,7 @@ from vitling.evaluation import resampling
 from vitling.evaluation.intervals import wilson_interval
 from vitling.evaluation.metrics import Evaluation, measure
 from vitling.evaluation.operating_point import Wanted, fit_threshold, measure_point
-from vitling.evaluation.resampling import _Ranking, resample, share_interval
+from vitling.evaluation.resampling import Ranking, resample, share_interval
 
 
 def scored(images=400, classes=4, seed=0, skill=1.0, rounding=None):
@@ -79,7 +79,7 @@ def test_a_ranking_counts_every_pair_and_ties_half():
     rng = np.random.default_rng(0)
     for _ in range(20):
         scores, positive = rng.integers(0, 5, 30) / 4, rng.random(30) < 0.4
-        ranking = _Ranking(scores, positive, np.arange(30), 30)
+        ranking = Ranking(scores, positive, np.arange(30), 30)
         expected = sk.roc_auc_score(positive, scores)
         assert ranking.auroc(np.ones((30, 1), np.float32))[0] == pytest.approx(expected)
 

@@ -138,6 +138,7 @@ def test_a_variation_changes_only_what_it_names():
 # --- records of earlier versions --------------------------------------------------------------------------------------
 
 NEWEST = (
+    "labels",
     "group",
     "test_crops",
     "test_shifts",

@@ -100,7 +100,10 @@ EpochsOfAll = Annotated[
     int | None, typer.Option(min=1, max=10_000_000, help="Epochs of every run; schedules shrink with them.")
 ]
 ImageCount = Annotated[int, typer.Option("--images", min=1, max=10_000_000, help="How many images to look at.")]
-Top = Annotated[int, typer.Option(min=1, max=10_000_000, help="Classes per image.")]
+Top = Annotated[
+    int | None,
+    typer.Option(min=1, max=10_000_000, help="Classes per image; by default 3, or every one of several labels."),
+]
 TopK = Annotated[int, typer.Option(min=1, max=65_536, help="Classes kept per cell.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at; 0 takes any that is free.")]
 SkipBadImages = Annotated[bool, typer.Option("--skip-bad-images", help="Leave unreadable images out.")]

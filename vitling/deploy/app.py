@@ -110,6 +110,7 @@ def open_viewer(
 ) -> Viewer:
     """Load a run's model, its temperature and the features of its training images; both are computed once and kept."""
     run = run if isinstance(run, Run) else load_run(run)
+    run.require_classes("the page shows")
     noting = _Noting(callback or Callback())
     predictor, notes = Predictor(run, which=which, reading=reading, callback=noting), noting.notes
     viewer = Viewer(run, predictor, None, notes=notes)

@@ -23,6 +23,7 @@ from vitling.deploy.target import Export, Target
 from vitling.errors import UserError, did_you_mean
 from vitling.evaluation.predictions import validation_images
 from vitling.evaluation.temperature import Calibration, calibrate
+from vitling.evaluation.thresholds import find_thresholds
 from vitling.runs.metadata import ModelMetadata
 from vitling.runs.run import Run, check_weights, load_run
 
@@ -97,6 +98,8 @@ def export(
         hub.check_push(push)
     target.check_packages()
     run = run if isinstance(run, Run) else load_run(run)
+    if not target.exact:
+        run.require_classes(f"to={to} rounds, and what that costs is measured on")
     out = Path(out) if out else run.path / target.default_name
     target.check_out(out)
     model = run.load_model(which)
@@ -106,7 +109,10 @@ def export(
     )
     calibration = _calibration(run, which, reading, notes, callback)
     temperature = calibration.temperature if calibration else None
-    metadata = ModelMetadata.of_run(run, temperature, input="normalized" if raw_input else "pixels")
+    thresholds = _thresholds(run, which, reading, notes, callback) if run.kind == "several" else None
+    metadata = ModelMetadata.of_run(
+        run, temperature, input="normalized" if raw_input else "pixels", thresholds=thresholds
+    )
     with torch.inference_mode():
         seen = metadata.preprocessing
         expected = torch.cat([seen.score(model, seen.normalize(part)) for part in pixels.split(CHECKED_IMAGES)])
@@ -146,6 +152,18 @@ def _calibration(
     except UserError as error:
         notes.append(f"exported without a temperature, so probabilities are not calibrated: {error}")
         return None
+
+
+def _thresholds(
+    run: Run, which: str, reading: Reading | None, notes: list[str], callback: Callback | None
+) -> list[float] | None:
+    try:
+        found = find_thresholds(run, which, reading=reading, callback=callback)
+    except UserError as error:
+        notes.append(f"exported without thresholds, so that every one is one half: {error}")
+        return None
+    notes += [found.reason] if found.reason else []
+    return found.values
 
 
 def _predict(exported: Callable[[Tensor], Tensor], pixels: Tensor) -> Tensor:

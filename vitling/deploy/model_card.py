@@ -13,10 +13,14 @@ from collections.abc import Mapping
 
 import yaml
 
+from vitling.data.bins import COVERAGE
 from vitling.data.pipeline.preprocessing import Preprocessing
 from vitling.data.sources.images import enlarged
+from vitling.data.targets import Kind
 from vitling.evaluation.intervals import wilson_interval
 from vitling.evaluation.metrics import Evaluation
+from vitling.evaluation.numbers import NumbersEvaluation
+from vitling.evaluation.several import SeveralEvaluation
 from vitling.evaluation.temperature import Calibration
 from vitling.models import our_models
 from vitling.recipes import to_dict
@@ -35,8 +39,21 @@ VIEWS = (
 )
 
 
+# What a prediction calls what it found, and what there is a logit for.
+ANSWERS: dict[Kind, tuple[str, str]] = {
+    "classes": ("classes", "class"),
+    "grades": ("classes", "grade"),
+    "several": ("labels", "label"),
+    "numbers": ("value", "bin of numbers"),
+}
+
+
 def render_card(run: Run, which: str, metadata: ModelMetadata, calibration: Calibration | None, place: str) -> str:
     """The card of a run's weights as Markdown. `place` is the name that timm loads the model by."""
+    if run.kind == "several":
+        return _label_card(run, which, metadata, calibration, place)
+    if run.kind == "numbers":
+        return _number_card(run, which, metadata, calibration, place)
     test = recorded_test(run, which)
     parts = [
         f"# {metadata.architecture} on {_plain(metadata.data)}",
@@ -57,6 +74,131 @@ def render_card(run: Run, which: str, metadata: ModelMetadata, calibration: Cali
     return "\n\n".join(parts) + "\n"
 
 
+def _label_card(run: Run, which: str, metadata: ModelMetadata, calibration: Calibration | None, place: str) -> str:
+    """The same of a model of several labels per image."""
+    test = _recorded_labels(run, which)
+    parts = [
+        f"# {metadata.architecture} on {_plain(metadata.data)}",
+        _first_lines(metadata, place),
+        _summary(run, metadata),
+        "## Use",
+        _use(metadata, place),
+        "## Results",
+        _results_in_words(run, which, test),
+        *(["## Per label", _per_label(test)] if test else []),
+        "## Probabilities and thresholds",
+        _label_calibration(metadata, calibration),
+        "## Limits",
+        _label_limits(run, metadata, test),
+        "## Training",
+        _training(run),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _number_card(run: Run, which: str, metadata: ModelMetadata, calibration: Calibration | None, place: str) -> str:
+    """The same of a model that predicts numbers."""
+    path = run.path / _test_file(which)
+    test = NumbersEvaluation.read(path) if path.exists() else None
+    _, *limits = _limits(run, metadata, None).splitlines()
+    parts = [
+        f"# {metadata.architecture} on {_plain(metadata.data)}",
+        _first_lines(metadata, place),
+        _summary(run, metadata),
+        "## Use",
+        _use(metadata, place),
+        "## Results",
+        _results_in_words(run, which, test),
+        "## Numbers and prediction intervals",
+        _number_bins(metadata, calibration),
+        "## Limits",
+        "\n".join(["- It gives a number for any image, whatever the image shows.", *limits]),
+        "## Training",
+        _training(run),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _number_bins(metadata: ModelMetadata, calibration: Calibration | None) -> str:
+    bins = metadata.target.numbers
+    back = "" if bins.scale == "linear" else " on the scale log(1 + number); take exp(x) - 1 of the result"
+    text = (
+        f"The logits are of {len(bins)} bins, whose edges stand in the metadata. The number is the mean of their softmax over the bins' "
+        f"centres{back}."
+    )
+    if calibration is None:
+        return f"{text} Prediction intervals are not calibrated."
+    return (
+        f"{text} The ends of the {100 * COVERAGE:.0f} % prediction interval are the quantiles of the softmax of the logits divided by a temperature of "
+        f"{calibration.temperature:.4f}, which was fitted on {calibration.images:,} validation images."
+    )
+
+
+def _recorded_labels(run: Run, which: str) -> SeveralEvaluation | None:
+    path = run.path / _test_file(which)
+    return SeveralEvaluation.read(path) if path.exists() else None
+
+
+def _results_in_words(run: Run, which: str, test: SeveralEvaluation | NumbersEvaluation | None) -> str:
+    best = run.info.get("best") if which == "best" else None
+    record, images = best or validation_record(run, which), run.info.get("data", {}).get("val_images")
+    rows = []
+    if record and images:
+        rows.append(
+            f"- validation, {run.score.name}: {run.score.show(record[run.score.recorded])} on {images:,} images"
+        )
+    if test:
+        rows += [f"- test, {_plain(name)}: {value}" for name, value in test.facts().items()]
+        looks = run.info.get("test_looks", 1)
+        rows.append(
+            f"\nThe test split was looked at {'once' if looks == 1 else f'{looks} times'}; each look makes a number worth less."
+        )
+    else:
+        rows.append("\nThe test split was not looked at, or there is none: no test number is known.")
+    if which == "best":
+        rows.append("The weights were chosen by the validation number, so expect a little less on new images.")
+    return "\n".join(rows)
+
+
+def _per_label(test: SeveralEvaluation) -> str:
+    def shown(value: float | None) -> str:
+        return "" if value is None else f"{value:.3f}"
+
+    head = "| label | images with it | average precision | AUROC | threshold | precision | recall | F1 |"
+    lines = ["On the test split.", "", head, "|---|---|---|---|---|---|---|---|"]
+    numbers = ("average_precision", "auroc", "threshold", "precision", "recall", "f1")
+    lines += [
+        f"| {_plain(row['name'])} | {row['positives']:,} | {' | '.join(shown(row[what]) for what in numbers)} |"
+        for row in test.per_label
+    ]
+    return "\n".join(lines)
+
+
+def _label_calibration(metadata: ModelMetadata, calibration: Calibration | None) -> str:
+    c = calibration
+    first = (
+        "Not calibrated: a sigmoid of each logit gives the model's own probabilities."
+        if c is None
+        else f"Divide the logits by a temperature of {c.temperature:.4f} before the sigmoid of each (`vitling predict` does). It was fitted on "
+        f"{c.images:,} validation images and takes their calibration error from {c.ece_before:.4f} to {c.ece_after:.4f}."
+    )
+    if metadata.thresholds is None:
+        return f"{first} No thresholds were fitted: one half is taken for every label."
+    shown = ", ".join(
+        f"{_plain(name)} {value:.4f}" for name, value in zip(metadata.class_names, metadata.thresholds, strict=True)
+    )
+    return f"{first} An image has a label from this probability on, fitted on the validation images for the best F1 of each: {shown}."
+
+
+def _label_limits(run: Run, metadata: ModelMetadata, test: SeveralEvaluation | None) -> str:
+    first, *others = _limits(run, metadata, None).splitlines()
+    first = f"- It knows its {len(metadata.class_names)} labels and nothing else; an image of something else may be given some of them."
+    few = [row["name"] for row in test.per_label if row["positives"] < 30] if test else []
+    if few:
+        others.insert(0, f"- Labels on fewer than 30 test images: {len(few)}. Their numbers are rough.")
+    return "\n".join([first, *others])
+
+
 def hub_header(run: Run, which: str, metadata: ModelMetadata) -> str:
     """What the Hugging Face hub reads at the head of a card; test numbers only where they were recorded."""
     header: dict = {
@@ -64,6 +206,12 @@ def hub_header(run: Run, which: str, metadata: ModelMetadata) -> str:
         "pipeline_tag": "image-classification",
         "tags": ["image-classification", "timm", "vitling"],
     }
+    if run.kind == "numbers":
+        header |= {"pipeline_tag": "other", "tags": ["image-regression", "timm", "vitling"]}
+        return f"---\n{yaml.safe_dump(header, sort_keys=False, allow_unicode=True)}---\n\n"
+    if run.kind == "several":
+        header["tags"].append("multi-label-image-classification")
+        return f"---\n{yaml.safe_dump(header, sort_keys=False, allow_unicode=True)}---\n\n"
     if test := recorded_test(run, which):
         measured = [{"type": "accuracy", "name": "top-1", "value": test["top1"]}]
         measured.append({"type": "f1", "name": "macro-F1", "value": test["macro_f1"]})
@@ -78,8 +226,12 @@ def hub_header(run: Run, which: str, metadata: ModelMetadata) -> str:
 
 def recorded_test(run: Run, which: str) -> dict | None:
     """The evaluation of these weights on the run's own test split, if there was one."""
-    path = run.path / ("evaluation-test.json" if which == "best" else f"evaluation-test-{which}.json")
+    path = run.path / _test_file(which)
     return vars(Evaluation.read(path)) if path.exists() else None
+
+
+def _test_file(which: str) -> str:
+    return "evaluation-test.json" if which == "best" else f"evaluation-test-{which}.json"
 
 
 def validation_record(run: Run, which: str) -> dict | None:
@@ -87,7 +239,7 @@ def validation_record(run: Run, which: str) -> dict | None:
     records = run.metrics()
     if not records:
         return None
-    return records[-1] if which == "last" else max(records, key=lambda r: (r["val_top1"], -r["val_loss"]))
+    return records[-1] if which == "last" else max(records, key=lambda r: (r[run.score.recorded], -r["val_loss"]))
 
 
 def _summary(run: Run, metadata: ModelMetadata) -> str:
@@ -101,7 +253,9 @@ def _summary(run: Run, metadata: ModelMetadata) -> str:
     shown = ", ".join(map(_plain, names[:SHOWN_CLASSES])) + (
         f" and {len(names) - SHOWN_CLASSES} more" if len(names) > SHOWN_CLASSES else ""
     )
-    text = f"An image classifier{size}, {start}, by vitling {metadata.vitling}. It has {len(names)} classes: {shown}."
+    text = f"An image classifier{size}, {start}, by vitling {metadata.vitling}. It has {metadata.target.in_words}: {shown}."
+    if metadata.labels == "numbers":
+        text = f"A model{size} that predicts a number for an image, {start}, by vitling {metadata.vitling}: {metadata.target.numbers.in_words}."
     if not run.finished:
         text += "\n\n**The training was not finished** when this was exported; " + unfinished(run) + "."
     return text
@@ -120,7 +274,7 @@ def _first_lines(metadata: ModelMetadata, place: str) -> str:
     why = "  # after vitling, which adds this model to it" if ours else ""
     model, name = (json.dumps(text, ensure_ascii=False) for text in (place.removeprefix("local-dir:"), place))
     code = (
-        f'import vitling\nimport timm{why}\n\nprint(vitling.predict({model}, "IMAGE")[0].classes)\n'
+        f'import vitling\nimport timm{why}\n\nprint(vitling.predict({model}, "IMAGE")[0].{ANSWERS[metadata.labels][0]})\n'
         f"model = timm.create_model({name}, pretrained=True).eval()"
     )
     return f"{_fenced('pip install vitling')}\n\n{_fenced(code, 'python')}"
@@ -135,7 +289,7 @@ def _use(metadata: ModelMetadata, place: str) -> str:
         f"{_fenced(command)}\n\n"
         f"{where}Input: {seen.channels} x {seen.size[0]} x {seen.size[1]} (channels, height, width). An image is {_fitting(seen)} "
         f"({seen.interpolation}, antialiased), scaled so that a pixel of {seen.max_value} becomes 1, then normalised with mean {_numbers(seen.mean)} and "
-        f"standard deviation {_numbers(seen.std)}. Output: a logit per class, in the order of `label_names` in config.json."
+        f"standard deviation {_numbers(seen.std)}. Output: a logit per {ANSWERS[metadata.labels][1]}, in the order of `label_names` in config.json."
         f"{_views(seen)}"
     )
 

@@ -14,7 +14,7 @@ from vitling.callbacks import Callback
 from vitling.data.pipeline.cache import Loading, open_cache
 from vitling.data.sources.images import BadImage, FileImages
 from vitling.deploy.inputs import list_inputs
-from vitling.deploy.predictor import BATCH, Prediction, Predictor
+from vitling.deploy.predictor import BATCH, GradePrediction, LabelPrediction, NumberPrediction, Prediction, Predictor
 from vitling.errors import UserError
 from vitling.files import new, replacing
 from vitling.reports.frame import make_frame
@@ -35,6 +35,10 @@ class PredictionList(list[Prediction]):
 
     def to_frame(self) -> "DataFrame":
         """A row per image: its path, the likeliest class and its probability, then the next ones, numbered from 2."""
+        if any(isinstance(prediction, LabelPrediction) for prediction in self):
+            return self._label_frame()
+        if any(isinstance(prediction, NumberPrediction) for prediction in self):
+            return self._number_frame()
         most = max((len(prediction.classes) for prediction in self), default=1)
         numbers = ["", *(f"_{place}" for place in range(2, most + 1))]
         rows = []
@@ -43,16 +47,40 @@ class PredictionList(list[Prediction]):
             row: dict[str, Any] = {"path": found.path}
             for number in numbers:
                 row[f"class{number}"], row[f"probability{number}"] = ranked.get(number, (None, None))
+            if isinstance(found, GradePrediction):
+                row["expected"] = found.expected
             rows.append({**row, "skipped": found.skipped, "attention": found.attention})
         ranks = [name for number in numbers for name in (f"class{number}", f"probability{number}")]
+        ranks += ["expected"] if any(isinstance(found, GradePrediction) for found in self) else []
         return make_frame(rows, ["path", *ranks, "skipped", "attention"])
+
+    def _number_frame(self) -> "DataFrame":
+        """Of numbers: a row per image, its value and the ends of the prediction interval."""
+        rows = []
+        for found in self:
+            value = found.value if isinstance(found, NumberPrediction) else None
+            low, high = (isinstance(found, NumberPrediction) and found.interval) or (None, None)
+            known = {"path": found.path, "value": value, "low": low, "high": high}
+            rows.append({**known, "skipped": found.skipped, "attention": found.attention})
+        return make_frame(rows, ["path", "value", "low", "high", "skipped", "attention"])
+
+    def _label_frame(self) -> "DataFrame":
+        """Of several labels: a row per image, the labels that it has, and a column for the probability of each."""
+        names = list(dict.fromkeys(name for found in self for name in sorted(found.classes)))
+        rows = []
+        for found in self:
+            shares = dict(zip(found.classes, found.probabilities, strict=True))
+            has = ";".join(found.labels) if isinstance(found, LabelPrediction) and found.skipped is None else None
+            known = {"path": found.path, "labels": has, **{f"probability {name}": shares.get(name) for name in names}}
+            rows.append({**known, "skipped": found.skipped, "attention": found.attention})
+        return make_frame(rows, ["path", "labels", *(f"probability {name}" for name in names), "skipped", "attention"])
 
 
 def predict(
     model: "Run | str | Path",
     images: Any,
     *,
-    top: int = 3,
+    top: int | None = None,
     which: str = "best",
     tta: bool = False,
     calibrated: bool = True,
@@ -66,11 +94,13 @@ def predict(
     `images` are whatever a `Predictor` takes: paths, one or a list or a column of them; bytes of files; Pillow images; arrays of uint8 or
     uint16. What has no path is called images[0] and so on.
 
+    Three classes are given unless `top` says how many; of a model of several labels per image, every label, and those that the image has.
     The model is whatever `open_model` opens and names its classes: a run, or what was exported from one. Probabilities are calibrated
     (with `tta`, of corners and mirror images as well) by the temperature that fits the run's validation images (`reading` says where those lie). `attention` is a new folder for pictures of where the model
     looked. An image that cannot be read is an error; with `skip_bad_images` its prediction says why there is none.
     """
     predictor = Predictor(model, which=which, tta=tta, calibrated=calibrated, reading=reading, callback=callback)
+    predictor.check_top(top)
     given = list_inputs(images, predictor.preprocessing.channels)
     items, paths = given.images, [Path(name) for name in given.names]
     if not items:
@@ -97,11 +127,11 @@ def _predict_batch(
     paths: list[Path],
     images: list[np.ndarray | BadImage],
     pictures: list[Path] | None,
-    top: int,
+    top: int | None,
 ) -> list[Prediction]:
     good = {i: image for i, image in enumerate(images) if not isinstance(image, BadImage)}
     predictions = [
-        Prediction(str(path), [], [], getattr(image, "reason", None)) for path, image in zip(paths, images, strict=True)
+        predictor.nothing(str(path), getattr(image, "reason", None)) for path, image in zip(paths, images, strict=True)
     ]
     if not good:
         return predictions

@@ -17,7 +17,7 @@ from vitling.deploy.batching import Batcher, Busy
 from vitling.deploy.door import HEALTH, PREDICT, Door, Limits
 from vitling.deploy.hosts import Names, Refused, take_address, url_of
 from vitling.deploy.metrics import Metrics
-from vitling.deploy.predictor import Predictor
+from vitling.deploy.predictor import SHOWN, GradePrediction, LabelPrediction, NumberPrediction, Prediction, Predictor
 from vitling.errors import UserError
 
 if TYPE_CHECKING:
@@ -107,6 +107,35 @@ def _create_api(predictor: Predictor, batcher: Batcher, metrics: Metrics, limits
         predictions: list[Predicted]
         calibrated: bool
 
+    class PredictedLabels(Predicted):
+        """The same of several labels: every label, and those that the image has."""
+
+        labels: list[str]
+
+    class LabelAnswer(BaseModel):
+        predictions: list[PredictedLabels]
+        calibrated: bool
+
+    class PredictedGrade(Predicted):
+        """The same of grades, with the mean of the distribution over them."""
+
+        expected: float
+
+    class GradeAnswer(BaseModel):
+        predictions: list[PredictedGrade]
+        calibrated: bool
+
+    class PredictedNumber(BaseModel):
+        """One image: its number and the ends of its 90 % prediction interval."""
+
+        name: str
+        value: float
+        interval: list[float]
+
+    class NumberAnswer(BaseModel):
+        predictions: list[PredictedNumber]
+        calibrated: bool
+
     class Problem(BaseModel):
         """What is wrong, in one line."""
 
@@ -123,6 +152,12 @@ def _create_api(predictor: Predictor, batcher: Batcher, metrics: Metrics, limits
         calibrated: bool
         vitling: str
 
+    class LabelAbout(About):
+        thresholds: list[float]  # from which probability on an image has each label
+
+    several, numbers = predictor.thresholds is not None, predictor.labels == "numbers"
+    answers: dict[str, Any] = {"several": LabelAnswer, "grades": GradeAnswer, "numbers": NumberAnswer}
+    shown = len(predictor.class_names) if several else SHOWN
     decoders = ThreadPoolExecutor(min(16, os.cpu_count() or 1), thread_name_prefix="vitling-decode")
 
     @asynccontextmanager
@@ -150,7 +185,11 @@ def _create_api(predictor: Predictor, batcher: Batcher, metrics: Metrics, limits
     async def refuse(request: Request, refused: Refused) -> JSONResponse:
         return JSONResponse({"detail": str(refused)}, refused.status, refused.headers)
 
-    @api.get("/", summary="The model: classes, size and channels of its images", response_model=About)
+    @api.get(
+        "/",
+        summary="The model: classes, size and channels of its images",
+        response_model=LabelAbout if several else About,
+    )
     async def about() -> dict:
         seen = predictor.preprocessing
         return {
@@ -160,6 +199,11 @@ def _create_api(predictor: Predictor, batcher: Batcher, metrics: Metrics, limits
             "channels": seen.channels,
             "calibrated": predictor.calibrated,
             "vitling": vitling.__version__,
+            **(
+                {}
+                if predictor.thresholds is None
+                else {"thresholds": [round(float(x), 6) for x in predictor.thresholds]}
+            ),
         }
 
     @api.get(HEALTH, summary="Whether it serves", responses={200: {"model": Health}, 503: {"model": Health}})
@@ -182,10 +226,12 @@ def _create_api(predictor: Predictor, batcher: Batcher, metrics: Metrics, limits
     @api.post(
         PREDICT,
         summary="The likeliest classes of an image, sent as it is, or of several files of a form",
-        responses={200: {"model": Answer}, **problems},
+        responses={200: {"model": answers.get(predictor.labels, Answer)}, **problems},
         openapi_extra={"requestBody": {"required": True, "content": content}},
     )
-    async def predict(request: Request, top: Annotated[int, Query(ge=1, le=10_000)] = 3) -> JSONResponse:
+    async def predict(request: Request, top: Annotated[int, Query(ge=1, le=10_000)] = shown) -> JSONResponse:
+        if numbers and "top" in request.query_params:
+            raise Refused(422, f"top is a number of classes, and {predictor.name} predicts numbers; leave it out.")
         images = await _uploaded(request, limits.images)
         try:
             batcher.check_room(len(images))
@@ -202,11 +248,24 @@ def _create_api(predictor: Predictor, batcher: Batcher, metrics: Metrics, limits
             metrics.images.add("failed", len(images))
             raise Refused(500, f"the model cannot predict now: {type(error).__name__}.") from error
         metrics.images.add("predicted", len(images))
-        best = [predictor.best(name, row, top) for (name, _), row in zip(images, found, strict=True)]
-        predictions = [{"name": p.path, "classes": p.classes, "probabilities": p.probabilities} for p in best]
-        return JSONResponse({"predictions": predictions, "calibrated": predictor.calibrated})
+        best = [
+            predictor.best(name, row, None if numbers else top) for (name, _), row in zip(images, found, strict=True)
+        ]
+        return JSONResponse({"predictions": [_answer(p) for p in best], "calibrated": predictor.calibrated})
 
     return api
+
+
+def _answer(found: Prediction) -> dict[str, Any]:
+    """A prediction as the server gives it."""
+    if isinstance(found, NumberPrediction):
+        return {"name": found.path, "value": found.value, "interval": list(found.interval or ())}
+    answer: dict[str, Any] = {"name": found.path, "classes": found.classes, "probabilities": found.probabilities}
+    if isinstance(found, LabelPrediction):
+        answer["labels"] = found.labels
+    if isinstance(found, GradePrediction):
+        answer["expected"] = found.expected
+    return answer
 
 
 async def _all(futures: list[asyncio.Future]) -> list[Any]:

@@ -65,7 +65,7 @@ class Target(ABC):
 
 
 class Deployed(nn.Module):
-    """A model with what surrounds it in a file: normalisation before it, its mirror image, temperature and softmax behind it."""
+    """A model with what surrounds it in a file: normalisation before it, its mirror image, temperature and softmax, or sigmoids of several labels, behind it."""
 
     def __init__(self, model: nn.Module, metadata: ModelMetadata):
         super().__init__()
@@ -75,6 +75,8 @@ class Deployed(nn.Module):
         if self.metadata.input == "pixels":
             image = self.metadata.preprocessing.normalize(image)
         logits = self.metadata.preprocessing.score(self.model, image)
+        if self.metadata.labels == "several":
+            return logits, (logits / (self.metadata.temperature or 1.0)).sigmoid()
         return logits, (logits / (self.metadata.temperature or 1.0)).softmax(dim=1)
 
 

@@ -22,7 +22,15 @@ from vitling.diagnose.measurements import Layer, Measurements
 from vitling.diagnose.result import Diagnosis
 from vitling.diagnose.sharpness import loss_sharpness
 from vitling.diagnose.single_pass import measure
-from vitling.diagnose.subject import Pictures, Source, Subject, distinct_names, open_subjects, run_without_weights
+from vitling.diagnose.subject import (
+    Pictures,
+    Source,
+    Subject,
+    distinct_names,
+    open_subjects,
+    refuse_labels,
+    run_without_weights,
+)
 from vitling.diagnose.suspects import SuspectLabels, suspect_labels
 from vitling.diagnose.verdict import judge
 from vitling.errors import UserError
@@ -56,6 +64,7 @@ def diagnose(
     images, is asked of the first one where it is a run on its own data. `learning_curve` (`vitling.studies.learning_curve.learn_parts`) and
     `label_errors` (`cross_validate`) are what has been found by training; without the second, only held-out images are suspected.
     """
+    refuse_labels(source, other)
     if (broken := run_without_weights(source)) and other is None and data is None:
         return [_without_weights(broken, reading, callback or Callback())]
     opened = open_subjects(source, other, data, images=images, which=which, reading=reading, callback=callback)

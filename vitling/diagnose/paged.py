@@ -8,12 +8,15 @@ from vitling.callbacks import Callback
 from vitling.data.pipeline.reading import Reading
 from vitling.data.sources.dataset import Dataset
 from vitling.diagnose.run_page import PAGE, update_run_page, write_run_page
+from vitling.diagnose.several_page import write_several_page
 from vitling.diagnose.unlabelled_page import write_unlabelled_page
 from vitling.errors import UserError
 from vitling.evaluation.evaluation import evaluate_and_keep
 from vitling.evaluation.metrics import Evaluation
+from vitling.evaluation.numbers import NumbersEvaluation
 from vitling.evaluation.operating_point import Wanted
 from vitling.evaluation.predictions import Predictions
+from vitling.evaluation.several import SeveralEvaluation
 from vitling.recipes import Recipe
 from vitling.runs.run import Run, load_run
 from vitling.training import beginning
@@ -80,8 +83,9 @@ def evaluate(
     reading: Reading | None = None,
     dataset: Dataset | None = None,
     callback: Callback | None = None,
-) -> Evaluation:
-    """Measure a run on a split of its own data, or of other data with the same classes.
+) -> Evaluation | SeveralEvaluation | NumbersEvaluation:
+    """Measure a run on a split of its own data, or of other data with the same classes; of one that learnt several labels per image, its labels; of one
+    that learnt numbers, those.
 
     With `img_size` it sees images of another size than in training, its positions resized; with `tta` corners and mirror images are
     asked about as well. Companions are then left out.
@@ -125,6 +129,8 @@ def write_trained(
             return write_unlabelled_page(run)
         if (stage := run.first_stage) and stage.finished:
             write_unlabelled_page(stage)
+        if run.kind == "several":
+            return write_several_page(run, predictions=run.validation, reading=reading, callback=callback)
         if run.validation is None:
             return update_run_page(run, reading=reading, callback=callback)
         return write_run_page(run, predictions=run.validation, reading=reading, callback=callback)
@@ -134,10 +140,21 @@ def write_trained(
 
 
 def write_evaluated(
-    run: Run, result: Evaluation, seen: Predictions, *, reading: Reading | None = None, callback: Callback | None = None
+    run: Run,
+    result: Evaluation | SeveralEvaluation | NumbersEvaluation,
+    seen: Predictions,
+    *,
+    reading: Reading | None = None,
+    callback: Callback | None = None,
 ) -> None:
     """The page of a run again, after it has been evaluated; nothing where it has none, or does not keep its numbers."""
     if not result.kept or not (run.path / PAGE).exists():
+        return
+    if isinstance(result, SeveralEvaluation):
+        try:
+            write_several_page(run, reading=reading, callback=callback)
+        except UserError as error:
+            result.notes.append(f"the page was not written again: {error}")
         return
     own_test = (
         result.own and result.split == "test" and result.weights == "best" and not (result.img_size or result.tta)

@@ -57,6 +57,7 @@ SHOWN = 12  # pictures in a strip
 TILE = 96  # CSS pixels
 GALLERY_BYTES, GALLERY_IMAGES = 5_000_000, 3000  # at most, of the mistakes: a page is to be sent by mail
 PAGE = "report.html"
+OF_ANY_LABELS = ("predict", "export", "train", "serve")  # commands that know other labels than classes
 
 
 class ImprovementRecord(TypedDict, total=False):
@@ -126,6 +127,12 @@ def build_run_page(
     measured on the test split here. What `evaluate` has measured on it is repeated, with its pictures where `test` is given or they are
     among the sections that are `kept`.
     """
+    if run.kind == "numbers":
+        from vitling.diagnose.numbers_page import build_numbers_page  # which takes parts of this one
+
+        return build_numbers_page(
+            run, predictions=predictions, test=test, kept=kept, links=links, reading=reading, callback=callback
+        )
     kept = dict(kept or {})
     if "Validation" not in kept:
         model = run.load_model("best")
@@ -157,7 +164,8 @@ def build_run_page(
 def validation_sections(run: Run, model: nn.Module, predictions: Predictions) -> list[Section]:
     """What is shown of the validation images, until others are looked at."""
     logits, labels, names = predictions.logits, predictions.labels, run.class_names
-    result = measure(logits, labels, names, data=run.info["data"]["name"], split="val", groups=predictions.groups)
+    about = dict(data=run.info["data"]["name"], split="val", groups=predictions.groups)
+    result = measure(logits, labels, names, grades=run.kind == "grades", **about)
     calibration = calibrate(run, "best", predictions=predictions)
     facts = {name: value for name, value in evaluation_facts(result).items() if "calibration" not in name}
     return [
@@ -306,39 +314,47 @@ def diagnosis_sections(run: Run) -> list[Section]:
 
 def use_sections(run: Run) -> list[Section]:
     """The commands that take it further, and everything needed to repeat it."""
-    info, recipe, place, seen = run.info, run.recipe, quoted(run), run.preprocessing()
-    environment = info["environment"]
+    recipe, place, seen = run.recipe, quoted(run), run.preprocessing()
     alone = {
         "train it further": f"vitling train {shlex.quote(recipe.data)} --out {place} --more 30m",
         "try what could make it better, on its own data": f"vitling improve {place} --budget 1h",
     }
     commands = {
-        "classes and calibrated probabilities, for images or folders": f"vitling predict {place} IMAGE ...",
+        f"{'labels' if run.kind == 'several' else 'classes'} and calibrated probabilities, for images or folders": f"vitling predict {place} IMAGE ...",
         "a page to drop images on, on this computer": f"vitling app {place}",
         "one file for other programs, compared with this model first": f"vitling export {place} --to onnx",
         "answers over HTTP": f"vitling serve {place}",
         **({} if run.members else alone),
     }
+    if run.kind not in ("classes", "grades"):
+        commands = {what: command for what, command in commands.items() if command.split()[1] in OF_ANY_LABELS}
     lines = "\n\n".join(f"# {what}\n{command}" for what, command in commands.items())
     python = f'import vitling\n\nfor prediction in vitling.predict({str(run.place)!r}, ["image.png"]):\n    print(prediction.classes, prediction.probabilities)'
     takes = {
         "images": f"of any size; it sees {'{} x {}'.format(*seen.size)} pixels, {counted(seen.channels, 'channel')}",
-        "classes": ", ".join(run.class_names[:20])
+        "labels" if run.kind == "several" else "classes": ", ".join(run.class_names[:20])
         + (f" ... ({len(run.class_names)})" if len(run.class_names) > 20 else ""),
     }
+    return [
+        Section("Commands", [Facts(takes), Code(lines)]),
+        Section("From Python", [Code(python)]),
+        repeat_section(run),
+    ]
+
+
+def repeat_section(run: Run) -> Section:
+    """What a run was made of."""
+    info, recipe = run.info, run.recipe
+    environment = info["environment"]
     origin = {
         "data fingerprint": info["data"]["fingerprint"],
         "seed": recipe.seed,
         "precision": info["precision"],
         **{name: value for name, value in environment.items() if name != "command"},
     }
-    return [
-        Section("Commands", [Facts(takes), Code(lines)]),
-        Section("From Python", [Code(python)]),
-        Section(
-            "To repeat it", [Code(environment["command"]), Facts(origin), Code(to_yaml(recipe), "the whole recipe")]
-        ),
-    ]
+    return Section(
+        "To repeat it", [Code(environment["command"]), Facts(origin), Code(to_yaml(recipe), "the whole recipe")]
+    )
 
 
 def quoted(run: Run) -> str:
@@ -438,20 +454,23 @@ def speed_facts(run: Run) -> dict[str, str]:
 
 def learning_charts(run: Run) -> list:
     """Loss, accuracy and, where they were logged, gradient norms over the epochs."""
-    records = [record for record, _ in run.validations()]
+    records, score = [record for record, _ in run.validations()], run.score
     if len(records) == 1:  # a dot is no curve
-        head = ("epoch", "training loss", "validation loss", "validation accuracy")
+        head = ("epoch", "training loss", "validation loss", f"validation {score.name}")
         only = records[0]
         values = (only["epoch"], f"{only.get('train_loss', float('nan')):.3f}", f"{only['val_loss']:.3f}")
-        return [Table(head, [(*values, percent(only["val_top1"]))], "The only validation.")]
+        return [Table(head, [(*values, score.show(only[score.recorded]))], "The only validation.")]
     epochs = [record["epoch"] for record in records]
     loss = {"training": [r["train_loss"] for r in records], "validation": [r["val_loss"] for r in records]}
-    accuracy = {"validation": [r["val_top1"] for r in records]}
+    reached = {"validation": [r[score.recorded] for r in records]}
     for name in (key for key in records[-1] if key.startswith("val_") and key.endswith("_top1") and key != "val_top1"):
-        accuracy[name.removeprefix("val_").removesuffix("_top1")] = [r.get(name) for r in records]
+        reached[name.removeprefix("val_").removesuffix("_top1")] = [r.get(name) for r in records]
     charts = [
         Chart(plots.lines(epochs, loss, x="epoch", y="loss"), "Loss. Training includes augmentation and mixing."),
-        Chart(plots.lines(epochs, accuracy, x="epoch", y="accuracy", unit=True), "Accuracy on validation."),
+        Chart(
+            plots.lines(epochs, reached, x="epoch", y=score.name, unit=score.of_images),
+            f"{score.name[:1].upper()}{score.name[1:]} on validation.",
+        ),
     ]
     gradients = run.gradients()
     if len(gradients) > 1:

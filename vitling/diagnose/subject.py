@@ -89,6 +89,13 @@ def run_without_weights(source: Source) -> Run | None:
     return place
 
 
+def refuse_labels(*sources: Source | None) -> None:
+    """Refuse what learnt other labels than classes."""
+    for source in sources:
+        if source is not None and find_kind(source)[0] == "run":
+            find_kind(source)[1].require_classes("a diagnosis is of")
+
+
 def open_subjects(
     source: Source,
     other: Source | None,
@@ -126,7 +133,9 @@ def open_subjects(
         class_names=run.class_names if run and not own else None,
         test_split=run.recipe.test_split if run and own else "test",
         group=run.recipe.group if run and own else "",
+        labels=run.kind if run else "auto",
     )
+    dataset.target.require_classes("a diagnosis is of", dataset.name)
     recipe = run.recipe if run and own else Recipe(data=dataset.name)
     first = _open(source, dataset, which, callback)
     second = (

@@ -57,12 +57,12 @@ def train_folds(
         if run.finished:
             callback.log(f"{run.path} is finished already: {run.info['stopped']}.")
         else:
-            dataset = open_recipe_data(recipe, settings.reading, opened=dataset)
-            if reason := find_knowledge(recipe, dataset):
+            try:
+                dataset = open_recipe_data(recipe, settings.reading, opened=dataset)
+                _check_data(recipe, dataset)
+            except UserError:
                 run.give_back()
-                raise UserError(
-                    f"{reason}, so no image would be judged by a network that does not know it; leave it out where folds are trained."
-                )
+                raise
             record = {"plan": planned} if planned else {}
             run.update(asked=asked, status="preparing", member_recipe=to_dict(recipe), **record)
             _Folds(run, recipe, folds, distill, settings, dataset, callback).train_and_join()
@@ -93,6 +93,14 @@ def _check(recipe: Recipe, folds: int, settings: Settings) -> None:
         )
     if settings.shard:
         raise UserError("an ensemble is joined in one process; leave shard out, or train single folds with it.")
+
+
+def _check_data(recipe: Recipe, dataset: Dataset) -> None:
+    dataset.target.require_classes("folds are joined of networks that learnt", dataset.name)
+    if reason := find_knowledge(recipe, dataset):
+        raise UserError(
+            f"{reason}, so no image would be judged by a network that does not know it; leave it out where folds are trained."
+        )
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ def join(run: Run, members: Sequence[Run], *, wall_seconds: float, reading: Read
     counts = {"train_images": held, "val_images": held}  # each image is both, in turn
     run.update(
         class_names=first.class_names,
+        **({} if first.kind == "classes" else {"labels": first.kind}),
         preprocessing=seen,
         data={**{name: data[name] for name in ("name", "fingerprint", "skipped", "splits")}, **counts},
         parameters=sum(p.numel() for p in model.parameters()),
@@ -55,6 +56,7 @@ def join(run: Run, members: Sequence[Run], *, wall_seconds: float, reading: Read
         data=data["name"],
         split="val",
         groups=judged.groups,
+        grades=first.kind == "grades",
     )
     keep_evaluation(run, held_out)
     if judged.groups is not None:

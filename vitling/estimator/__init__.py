@@ -1,5 +1,6 @@
-"""The scikit-learn face of vitling."""
+"""The scikit-learn face: ViTClassifier and ViTRegressor."""
 
 from vitling.estimator.classifier import ViTClassifier
+from vitling.estimator.regressor import ViTRegressor
 
-__all__ = ["ViTClassifier"]
+__all__ = ["ViTClassifier", "ViTRegressor"]

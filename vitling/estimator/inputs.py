@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+from sklearn.utils.multiclass import type_of_target
 
 from vitling.data.sources.memory import is_list_of_images
 from vitling.errors import UserError
@@ -21,6 +22,19 @@ def only_column(given: Any) -> Any:
     if isinstance(given, np.ndarray) and given.ndim == 2 and given.shape[1] == 1 and is_list_of_images(given[:, 0]):
         return given[:, 0]
     return given
+
+
+def several_targets(y: Any) -> np.ndarray | None:
+    """What scikit-learn calls a multilabel indicator, as (images, labels) of 0 and 1; None of anything else."""
+    if type_of_target(y) != "multilabel-indicator":
+        return None
+    dense = y.toarray() if hasattr(y, "toarray") else np.asarray(y)
+    return dense.astype(np.float32)
+
+
+def label_names(y: Any, targets: np.ndarray) -> np.ndarray:
+    """The columns of a table, or numbers."""
+    return np.array([str(name) for name in y.columns]) if hasattr(y, "columns") else np.arange(targets.shape[1])
 
 
 def row_shape(features: int, image_shape: tuple[int, ...] | None) -> tuple[int, ...]:

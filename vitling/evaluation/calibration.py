@@ -75,6 +75,12 @@ def expected_calibration_error(probs: Tensor, labels: Tensor, *, bins: int = BIN
     raise UserError(f"norm={norm!r} is unknown; use 'l1', 'l2' or 'max'.")
 
 
+def label_calibration_error(probs: Tensor, targets: Tensor, *, bins: int = BINS) -> Tensor:
+    """Of several labels per image: mean distance of a label's probability and how often it is there, over all labels of all images."""
+    curve = _equal_width(probs.flatten(), targets.flatten(), bins)
+    return (curve.shares * curve.gaps).sum()
+
+
 def adaptive_calibration_error(probs: Tensor, labels: Tensor, *, bins: int = BINS) -> Tensor:
     """The same with bins that hold equally many images."""
     probs, labels = _check(probs, labels)

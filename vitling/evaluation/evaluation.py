@@ -3,11 +3,13 @@
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 from torch import nn
 
 from vitling.callbacks import Callback
+from vitling.data.bins import Values
 from vitling.data.pipeline.preprocessing import as_size
 from vitling.data.pipeline.reading import Reading
 from vitling.data.pipeline.training_data import split_training
@@ -16,10 +18,13 @@ from vitling.data.sources.images import Images
 from vitling.errors import UserError, did_you_mean
 from vitling.evaluation.loop import predict_logits
 from vitling.evaluation.metrics import Evaluation, measure
+from vitling.evaluation.numbers import NumbersEvaluation, measure_numbers
 from vitling.evaluation.operating_point import Wanted, measure_point
 from vitling.evaluation.predictions import Predictions, predict_images, predict_validation
 from vitling.evaluation.real_labels import real_accuracy
+from vitling.evaluation.several import SeveralEvaluation, measure_several
 from vitling.evaluation.temperature import calibrate
+from vitling.evaluation.thresholds import UNFITTED, find_thresholds, no_thresholds
 from vitling.files import json_with, write_text
 from vitling.models import build_model
 from vitling.models.weights import load_weights
@@ -30,6 +35,7 @@ OF_SINGLE_NETWORKS = (
     "the threshold was fitted on what single networks say of images that each held out; together they are less extreme, so expect more of the "
     "sensitivity or of the specificity than was asked for, and less of the other"
 )
+AnyEvaluation = TypeVar("AnyEvaluation", Evaluation, SeveralEvaluation, NumbersEvaluation)
 
 
 def evaluate_and_keep(
@@ -45,7 +51,7 @@ def evaluate_and_keep(
     reading: Reading | None = None,
     dataset: Dataset | None = None,
     callback: Callback | None = None,
-) -> tuple[Evaluation, Predictions]:
+) -> tuple[Evaluation | SeveralEvaluation | NumbersEvaluation, Predictions]:
     """Measure a run on a split of its own data, or of other data with the same classes; the numbers are written into the run.
 
     `group` says which images of other data belong together, as the recipe's key does for its own. `point` asks for an operating point: its
@@ -60,6 +66,7 @@ def evaluate_and_keep(
     if group and _is_named_own(run, data):
         raise UserError("group= is for other data here; that of the run's own data stands in its recipe.")
     if point:
+        run.require_classes("an operating point is of")
         point.find_class(run.class_names)
         if img_size is not None or tta:
             raise UserError("an operating point is fitted as the run sees its images; leave img_size= and tta= out.")
@@ -80,37 +87,74 @@ def evaluate_and_keep(
         predictions = predict_validation(run, model, reading=reading, callback=callback)
     else:
         predictions = predict_images(run, model, images, split, size=size, tta=tta, reading=reading, callback=callback)
-    result = measure(
-        predictions.logits,
-        predictions.labels,
-        run.class_names,
-        data=dataset.name,
-        split=split,
-        groups=predictions.groups,
-    )
     notes = [
         *dataset.notes,
         *([OF_SINGLE_NETWORKS] if point and run.members else []),
         *_changes(run, dataset, own),
         *run.plugin_changes("model", *(["data"] if own else [])),
     ]
+    about: dict[str, Any] = dict(own=own, weights=which, img_size=size, tta=tta)
+    measured: dict[str, Any] = dict(data=dataset.name, split=split, groups=predictions.groups)
+    result: Evaluation | SeveralEvaluation | NumbersEvaluation
+    if run.kind == "several":
+        if size is not None or tta:
+            notes.append("thresholds and temperature are those of the run's own size and views")
+        several = _measure_several(run, which, predictions, own, reading, callback, **measured)
+        result = replace(several, notes=[*notes, *several.notes], **about)
+        return _keep(run, result), predictions
+    if run.kind == "numbers":
+        numbers = _measure_numbers(run, which, predictions, reading, callback, **measured)
+        return _keep(run, replace(numbers, notes=[*notes, *numbers.notes], **about)), predictions
     result = replace(
-        result,
-        own=own,
-        weights=which,
+        measure(predictions.logits, predictions.labels, run.class_names, grades=run.kind == "grades", **measured),
+        **about,
         notes=notes,
-        img_size=size,
-        tta=tta,
         companions=_companions(run, predictions, callback) if which == "best" and size is None and not tta else {},
         real_top1=real_accuracy(predictions.logits.argmax(1), predictions.names, run.class_names),
         operating_point=_measure_point(run, model, which, point, predictions, reading, callback) if point else None,
     )
+    return _keep(run, result), predictions
+
+
+def _keep(run: Run, result: AnyEvaluation) -> AnyEvaluation:
     try:
         keep_evaluation(run, result)
     except UserError as error:  # a run that is read-only: the numbers are worth having all the same
         result.kept = False
         result.notes.append(f"the run does not keep these numbers: {error}")
-    return result, predictions
+    return result
+
+
+def _measure_several(
+    run: Run, which: str, seen: Predictions, own: bool, reading: Reading, callback: Callback | None, **measured: Any
+) -> SeveralEvaluation:
+    """The numbers of several labels per image, at thresholds and in probabilities that are fitted on the validation images."""
+    held, notes = run.validation if which == "best" else None, []
+    try:
+        temperature = calibrate(run, which, predictions=held, reading=reading, callback=callback).temperature
+        thresholds = find_thresholds(run, which, predictions=held, reading=reading, callback=callback)
+    except UserError as error:  # other data, where the run's own is gone
+        thresholds, temperature = no_thresholds(run.class_names), 1.0
+        notes = [f"thresholds are {UNFITTED:g} and probabilities not calibrated, without validation images: {error}"]
+    if own and measured["split"] == "val" and thresholds.images:
+        notes.append("the thresholds were fitted on these images, which flatters what depends on them")
+    result = measure_several(
+        seen.logits, seen.targets, run.class_names, thresholds, temperature=temperature, **measured
+    )
+    return replace(result, notes=[*notes, *result.notes])
+
+
+def _measure_numbers(
+    run: Run, which: str, seen: Predictions, reading: Reading, callback: Callback | None, **measured: Any
+) -> NumbersEvaluation:
+    """Predicted numbers, with intervals that are calibrated on the validation images."""
+    held, notes = run.validation if which == "best" else None, []
+    try:
+        temperature = calibrate(run, which, predictions=held, reading=reading, callback=callback).temperature
+    except UserError as error:  # other data, where the run's own is gone
+        temperature, notes = 1.0, [f"prediction intervals are not calibrated, without validation images: {error}"]
+    values = Values.of(seen.logits.double().numpy(), run.target.numbers, temperature)
+    return replace(measure_numbers(values, seen.targets, run.target.numbers, **measured), notes=notes)
 
 
 def _measure_point(
@@ -133,9 +177,17 @@ def _measure_point(
     return measure_point(point, scores(held), scores(seen), seen.groups)
 
 
-def keep_evaluation(run: Run, result: Evaluation) -> None:
+MARKS: dict[type, tuple[str, ...]] = {  # by which a file of each is known
+    Evaluation: ("top1", "per_class", "confusion"),
+    SeveralEvaluation: ("map", "per_label"),
+    NumbersEvaluation: ("mae", "truth"),
+}
+
+
+def keep_evaluation(run: Run, result: Evaluation | SeveralEvaluation | NumbersEvaluation) -> None:
     """Write the numbers into the run, and that its test split was looked at."""
-    write_text(run.path / result.file_name, result.to_json(), ours=json_with("top1", "per_class", "confusion"))
+    marks = MARKS[type(result)]
+    write_text(run.path / result.file_name, result.to_json(), ours=json_with(*marks))
     if result.own and result.split == "test":
         run.update(test_looks=run.info.get("test_looks", 0) + 1)
     run.publish()
@@ -181,6 +233,7 @@ def _open(run: Run, data: str | None, reading: Reading, opened: Dataset | None, 
         channels=run.preprocessing().channels,
         on_bad_image=run.recipe.on_bad_image,
         class_names=run.class_names,
+        labels=run.kind,
     )
     named = _is_named_own(run, data)
     group = run.recipe.group if named else group

@@ -14,6 +14,8 @@ from torch import Tensor, nn
 from vitling.callbacks import Callback
 from vitling.data.pipeline.loader import Fitted, eval_batches
 from vitling.data.pipeline.preprocessing import Preprocessing
+from vitling.data.targets import CLASSES, Target
+from vitling.evaluation.scores import validation_scores
 from vitling.models.inspect import evaluating
 from vitling.models.shards import has_shards
 from vitling.runs.device import default_device, to_float64
@@ -39,7 +41,7 @@ def evaluate_batches(
     task: str = "predicting",
     callback: Callback | None = None,
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Outputs (float32) and labels of every batch in the split's order, on the model's device.
+    """Outputs (float32) and labels, or targets where there are some, of every batch in the split's order, on the model's device.
 
     `function` makes outputs of normalised images; by default they are the model's logits. Process `rank` of `world`
     sees every world-th batch; `again` says that all of it will be asked for once more. Between batches, and so in the caller's code,
@@ -56,7 +58,7 @@ def evaluate_batches(
         done += len(outputs)
         if callback:
             callback.on_progress(task, done, len(source))
-        yield outputs, batch["label"]
+        yield outputs, batch.get("target", batch["label"])
 
 
 def predict_logits(
@@ -85,18 +87,32 @@ def autocast_for(accelerator: "Accelerator") -> AbstractContextManager:
     return nullcontext() if accelerator.device.type == "cpu" else accelerator.autocast()
 
 
+def _of_all(seen: list[tuple[Tensor, Tensor]], accelerator: "Accelerator") -> list[tuple[Tensor, Tensor]]:
+    """What all processes have seen."""
+    if accelerator.num_processes == 1:
+        return seen
+    from accelerate.utils import gather_object  # as accelerate itself, only where processes train together
+
+    return gather_object(seen)
+
+
 def validate(
     model: nn.Module,
     source: Fitted,
     preprocessing: Preprocessing,
     accelerator: "Accelerator",
+    *,
+    target: Target = CLASSES,
     batches: int | None = None,
     keep: list[Tensor] | None = None,
+    with_error: bool = False,
 ) -> dict[str, float]:
-    """Top-1 accuracy and mean cross-entropy on a split, or on its first batches, over all processes.
+    """The target's score and the mean loss on a split, or on its first batches, over all processes.
 
-    This process's logits are added to `keep`, batch by batch on the CPU.
+    This process's logits are added to `keep`, batch by batch on the CPU. `with_error` asks for the standard error of a score that is no
+    share of the images.
     """
+    seen: list[tuple[Tensor, Tensor]] = []  # of what is no sum over images
     sums = to_float64(torch.zeros(3, device=accelerator.device))
     outputs = evaluate_batches(
         model,
@@ -113,11 +129,17 @@ def validate(
         done += 1
         if keep is not None:
             keep.append(logits.cpu())
+        if not target.has_classes:
+            seen.append((logits.cpu(), labels.cpu()))
+            continue
         correct = to_float64((logits.argmax(1) == labels).sum())
         loss = to_float64(F.cross_entropy(logits, labels, reduction="sum"))
         sums += torch.stack([correct, loss, torch.tensor(len(labels), dtype=torch.float64, device=sums.device)])
     if has_shards(model):
         most = math.ceil(math.ceil(len(source) / BATCH) / accelerator.num_processes)
         _take_part(model, preprocessing, accelerator, min(most, batches or most) - done)
+    if not target.has_classes:
+        outputs, truth = map(torch.cat, zip(*_of_all(seen, accelerator), strict=True))
+        return validation_scores(target, outputs, truth, with_error=with_error)
     correct, loss, count = accelerator.reduce(sums, "sum").tolist()
     return {"top1": correct / count, "loss": loss / count, "images": count}

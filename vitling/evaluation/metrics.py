@@ -14,8 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from vitling._deprecated import renamed_attribute
+from vitling.data.grades import read_grades
 from vitling.evaluation.calibration import expected_calibration_error
 from vitling.evaluation.intervals import wilson_interval
+from vitling.evaluation.ordered import measure_distances
 from vitling.evaluation.resampling import resample, share_interval
 from vitling.reports.card import render_card
 from vitling.reports.frame import make_frame
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 
 Agreement = Annotated[float, Range(-1, 1)]
+Distance = Annotated[float, Range(0, 1e300)]
 
 
 class _ClassRecord(TypedDict):
@@ -60,6 +63,19 @@ class PointRecord(TypedDict):
     sensitivity_interval: tuple[Share, Share] | None
     specificity: Share | None
     specificity_interval: tuple[Share, Share] | None
+
+
+class GradesRecord(TypedDict, total=False):
+    """What is measured of grades beside what classes have; errors are in the unit of the grades."""
+
+    mae: Distance  # of the expected grade
+    mae_interval: tuple[Distance, Distance] | None
+    mae_likeliest: Distance
+    mae_likeliest_interval: tuple[Distance, Distance] | None
+    spearman: Agreement | None
+    spearman_interval: tuple[Agreement, Agreement] | None
+    kendall: Agreement | None
+    kendall_interval: tuple[Agreement, Agreement] | None
 
 
 class _Evaluation(TypedDict):
@@ -100,6 +116,18 @@ class EvaluationRecord(_Evaluation, total=False):
     groups: Count | None
     resamples: CountOrNone
     operating_point: PointRecord | None
+    grades: GradesRecord | None
+
+
+def evaluation_file_name(
+    split: str, weights: str, img_size: tuple[int, int] | None, tta: bool, other_data: str | None
+) -> str:
+    """What an evaluation is called in its run."""
+    other = "" if other_data is None else "-" + re.sub(r"[^\w.-]+", "-", other_data)
+    last = "" if weights == "best" else f"-{weights}"
+    size = "-{}x{}".format(*img_size) if img_size else ""
+    views = "-tta" if tta else ""
+    return f"evaluation-{split}{last}{size}{views}{other}.json"
 
 
 @dataclass
@@ -145,6 +173,7 @@ class Evaluation:
     )
     resamples: int = 0
     operating_point: dict | None = None  # of one class against the others, at a threshold that was fitted on validation
+    grades: dict | None = None  # of grades: their errors and rank correlations, see `GradesRecord`
     kept = True  # in the run; not a field, because what is read from there was
 
     right = renamed_attribute("right", "correct")
@@ -152,14 +181,13 @@ class Evaluation:
     @property
     def file_name(self) -> str:
         """Where in the run it is written; other data never replaces what the run reached on its own."""
-        other = "" if self.own else "-" + re.sub(r"[^\w.-]+", "-", self.data)
-        last = "" if self.weights == "best" else f"-{self.weights}"
-        size = "-{}x{}".format(*self.img_size) if self.img_size else ""
-        views = "-tta" if self.tta else ""
-        return f"evaluation-{self.split}{last}{size}{views}{other}.json"
+        return evaluation_file_name(self.split, self.weights, self.img_size, self.tta, None if self.own else self.data)
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=1, ensure_ascii=False)
+        tree = asdict(self)
+        if self.grades is None:  # the file of classes is as it was
+            tree.pop("grades")
+        return json.dumps(tree, indent=1, ensure_ascii=False)
 
     def to_frame(self) -> "DataFrame":
         """A row per class: its images, accuracy (its sensitivity), specificity and AUROC, each with the ends of its 95 % interval."""
@@ -212,6 +240,12 @@ class Evaluation:
         }
         if self.kappa_quadratic is not None:
             facts["kappa, quadratic weights"] = shown(self.kappa_quadratic, self.kappa_quadratic_interval)
+        if grades := self.grades:
+            facts["mean absolute error"] = shown(grades["mae"], grades["mae_interval"]) + ", of the expected grade"
+            facts["of the likeliest grade"] = shown(grades["mae_likeliest"], grades["mae_likeliest_interval"])
+            facts["Spearman's rho"] = shown(grades["spearman"], grades["spearman_interval"])
+            if "kendall" in grades:
+                facts["Kendall's tau-b"] = shown(grades["kendall"], grades["kendall_interval"])
         if point := self.operating_point:
             facts[f"{point['positive']} or not"] = " ".join(reversed(describe_point(point)))
         if self.groups:
@@ -281,8 +315,9 @@ def measure(
     data: str = "",
     split: str = "",
     groups: np.ndarray | None = None,
+    grades: bool = False,
 ) -> Evaluation:
-    """Every number of an evaluation. With `groups`, one per image, the intervals are over those."""
+    """Every number of an evaluation. With `groups`, one per image, the intervals are over those. `grades`: the classes are in an order."""
     import torchmetrics.functional.classification as metrics  # here, because it takes seconds to import
 
     classes, images = len(class_names), len(labels)
@@ -294,7 +329,7 @@ def measure(
     for row, interval in zip(per_class, drawn.class_auroc, strict=True):
         row["auroc_interval"] = None if row["auroc"] is None else interval
     ranked = [row["auroc"] for row in per_class if row["auroc"] is not None]
-    ordered = _are_ascending_numbers(class_names)
+    ordered = grades or _are_ascending_numbers(class_names)
     kappas = {
         weights: metrics.multiclass_cohen_kappa(logits, labels, num_classes=classes, weights=weights).item()
         for weights in (None, *(["quadratic"] if ordered else []))
@@ -330,6 +365,16 @@ def measure(
         auroc_interval=drawn.auroc,
         groups=None if groups is None else len(np.unique(groups)),
         resamples=drawn.resamples,
+        grades=_measure_grades(probabilities.numpy(), labels.numpy(), class_names, groups) if grades else None,
+    )
+
+
+def _measure_grades(
+    probabilities: np.ndarray, labels: np.ndarray, class_names: list[str], groups: np.ndarray | None
+) -> dict:
+    grades = read_grades(class_names, "the model")
+    return measure_distances(
+        probabilities @ grades, grades[labels], likeliest=grades[probabilities.argmax(1)], pairs=True, groups=groups
     )
 
 

@@ -33,6 +33,12 @@ class Predictions:
     def labels(self) -> Tensor:
         return self.source.labels
 
+    @property
+    def targets(self) -> Tensor:
+        """What was to be learnt where that is no class number."""
+        assert self.source.targets is not None, "images of classes have labels"
+        return self.source.targets
+
 
 def predict_images(
     run: Run,

@@ -4,6 +4,7 @@ Images of one patient or slide are no independent witnesses: where groups are kn
 so few witnesses make it. Percentiles of seeded draws: the same numbers always give the same interval.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -38,7 +39,7 @@ def mean_interval(values: np.ndarray, groups: np.ndarray) -> Interval | None:
     of_group = np.stack([np.bincount(units, weights=values), np.bincount(units)], axis=1)
     count, rng = len(of_group), np.random.default_rng(0)
     drawn = np.stack([of_group[rng.integers(0, count, count)].sum(axis=0) for _ in range(RESAMPLES)])
-    return _between(drawn[:, 0] / drawn[:, 1])
+    return percentile_interval(drawn[:, 0] / drawn[:, 1])
 
 
 @dataclass
@@ -63,17 +64,13 @@ def resample(
     times = BLOCK * max(1, min(RESAMPLES, MOST_SCORES // (images * classes)) // BLOCK)
     counter = _ConfusionSums(labels, predicted, units, count, classes)
 
-    def rank(c: int) -> _Ranking:
-        return _Ranking(probabilities[:, c], labels == c, units, count)
+    def rank(c: int) -> Ranking:
+        return Ranking(probabilities[:, c], labels == c, units, count)
 
     # Very many scores have a single block, and need not all be ranked at once.
     rankings = [rank(c) for c in range(classes)] if times > BLOCK else None
-    rng = np.random.default_rng(0)
     found: dict[str, list[np.ndarray]] = {name: [] for name in ("balanced", "kappa", "quadratic", "auroc")}
-    for _ in range(0, times, BLOCK):
-        weights = np.empty((count, BLOCK), np.float32)  # how often each was drawn
-        for number in range(BLOCK):
-            weights[:, number] = np.bincount(rng.integers(0, count, count), minlength=count)
+    for weights in draw_units(count, times):
         for name, values in counter.agreement(weights).items():
             found[name].append(values)
         found["auroc"].append(np.stack([one.auroc(weights) for one in rankings or map(rank, range(classes))]))
@@ -82,15 +79,25 @@ def resample(
         macro = np.nansum(auroc, axis=0) / (~np.isnan(auroc)).sum(axis=0)
     return Resampled(
         times,
-        _between(balanced),
-        _between(kappa),
-        _between(quadratic),
-        _between(macro),
-        [_between(one) for one in auroc],
+        percentile_interval(balanced),
+        percentile_interval(kappa),
+        percentile_interval(quadratic),
+        percentile_interval(macro),
+        [percentile_interval(one) for one in auroc],
     )
 
 
-def _between(values: np.ndarray) -> Interval | None:
+def draw_units(count: int, times: int) -> Iterator[np.ndarray]:
+    """How often each of so many units was drawn, (units, BLOCK), block by block until there are so many draws; always the same ones."""
+    rng = np.random.default_rng(0)
+    for _ in range(0, times, BLOCK):
+        weights = np.empty((count, BLOCK), np.float32)
+        for number in range(BLOCK):
+            weights[:, number] = np.bincount(rng.integers(0, count, count), minlength=count)
+        yield weights
+
+
+def percentile_interval(values: np.ndarray) -> Interval | None:
     values = values[~np.isnan(values)]
     if not len(values):
         return None
@@ -98,7 +105,7 @@ def _between(values: np.ndarray) -> Interval | None:
     return (float(low), float(high)) if high - low > NO_WIDTH else None
 
 
-def _sums(rows: np.ndarray, units: np.ndarray, shape: tuple[int, int]):
+def sums_of_units(rows: np.ndarray, units: np.ndarray, shape: tuple[int, int]):
     """The sparse matrix that adds the weights of units up: of each image to its row."""
     from scipy.sparse import csr_matrix  # takes long to import
 
@@ -112,7 +119,7 @@ class _ConfusionSums:
         cells, row = np.unique(labels * classes + predicted, return_inverse=True)
         self.truth, self.seen = cells // classes, cells % classes
         self.classes = classes
-        self.cells = _sums(row.reshape(-1), units, (len(cells), count))
+        self.cells = sums_of_units(row.reshape(-1), units, (len(cells), count))
 
     def agreement(self, weights: np.ndarray) -> dict[str, np.ndarray]:
         """Balanced accuracy and kappa, plain and with quadratic weights, of every resample."""
@@ -135,15 +142,15 @@ class _ConfusionSums:
         return {"balanced": balanced, "kappa": kappa, "quadratic": quadratic}
 
 
-class _Ranking:
+class Ranking:
     """AUROC of resamples, of one class against the others: every pair of a positive and a negative, ties half."""
 
     def __init__(self, scores: np.ndarray, positive: np.ndarray, units: np.ndarray, count: int):
         levels, own = np.unique(scores[positive], return_inverse=True)
         # Negatives matter only by which positives they are below: 2 k below positive level k, 2 k + 1 equal to it.
         place = np.searchsorted(levels, scores[~positive], "left") + np.searchsorted(levels, scores[~positive], "right")
-        self.positives = _sums(own.reshape(-1), units[positive], (len(levels), count))
-        self.negatives = _sums(place, units[~positive], (2 * len(levels) + 1, count))
+        self.positives = sums_of_units(own.reshape(-1), units[positive], (len(levels), count))
+        self.negatives = sums_of_units(place, units[~positive], (2 * len(levels) + 1, count))
 
     def auroc(self, weights: np.ndarray) -> np.ndarray:
         positives, negatives = (sums @ weights for sums in (self.positives, self.negatives))

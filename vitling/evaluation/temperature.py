@@ -1,23 +1,26 @@
 """Temperature: one number that makes a model's probabilities mean what they say (Guo et al. 2017).
 
-Logits are divided by it before the softmax. It is fitted on the validation split, which the weights were not trained on, and kept
+Logits are divided by it before the softmax, or before the sigmoid of each of several labels. It is fitted on the validation split, which the weights were not trained on, and kept
 in the run's calibration.json; the order of the classes, and so the accuracy, stays as it is.
 """
 
 import contextlib
 import json
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, TypedDict
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from vitling.callbacks import Callback
 from vitling.data.pipeline.reading import Reading
+from vitling.data.targets import Target
 from vitling.errors import UserError
-from vitling.evaluation.calibration import expected_calibration_error
+from vitling.evaluation.calibration import expected_calibration_error, label_calibration_error
 from vitling.evaluation.predictions import Predictions, predict_validation
 from vitling.files import json_with, write_text
 from vitling.runs.run import WEIGHTS, Run, check_weights, load_run
@@ -72,7 +75,7 @@ def calibrate(
         return Calibration(**{name: kept[which][name] for name in CalibrationRecord.__required_keys__})
     if predictions is None:  # load_model refuses a run that has no weights yet
         predictions = predict_validation(run, run.load_model(which), reading=reading, callback=callback)
-    result = _fit(predictions, digest)
+    result = _fit(predictions, digest, run.target)
     with contextlib.suppress(UserError):  # a run on a disk that is read-only or full: it is fitted again next time
         text = json.dumps({**kept, which: asdict(result)}, indent=1)
         write_text(run.path / "calibration.json", text, ours=_is_calibration)
@@ -80,8 +83,12 @@ def calibrate(
     return result
 
 
-def _fit(predictions: Predictions, digest: str) -> Calibration:
+def _fit(predictions: Predictions, digest: str, target: Target) -> Calibration:
+    if target.kind == "several":
+        return _fit_several(predictions.logits, predictions.targets, digest)
     labels = predictions.labels
+    if target.kind == "numbers":  # as classes, they are their bins
+        labels = torch.as_tensor(target.numbers.place(predictions.targets.numpy()))
     temperature = fit_temperature(predictions.logits, labels)
     before, after = predictions.logits, predictions.logits / temperature
     return Calibration(
@@ -95,14 +102,37 @@ def _fit(predictions: Predictions, digest: str) -> Calibration:
     )
 
 
+def _fit_several(logits: Tensor, targets: Tensor, digest: str) -> Calibration:
+    temperature = fit_label_temperature(logits, targets)
+    before, after, truth = logits.double(), logits.double() / temperature, targets.double()
+    return Calibration(
+        temperature=round(temperature, 6),
+        images=len(targets),
+        loss_before=F.binary_cross_entropy_with_logits(before, truth).item(),
+        loss_after=F.binary_cross_entropy_with_logits(after, truth).item(),
+        ece_before=label_calibration_error(before.sigmoid(), truth).item(),
+        ece_after=label_calibration_error(after.sigmoid(), truth).item(),
+        weights=digest,
+    )
+
+
+def fit_label_temperature(logits: Tensor, targets: Tensor) -> float:
+    """The same of several labels per image: one temperature for all of them, with the least cross-entropy per label."""
+    logits, unsure = logits.double(), 1 / (len(targets) + 2)
+    smoothed = targets.double() * (1 - unsure) + unsure / 2
+
+    def loss(log_temperature: float) -> float:
+        return F.binary_cross_entropy_with_logits(logits / math.exp(log_temperature), smoothed).item()
+
+    return _lowest(loss)
+
+
 def fit_temperature(logits: Tensor, labels: Tensor) -> float:
     """The temperature with the least cross-entropy, between 1/20 and 20.
 
     A share of 1 / (N + 2) of every label goes to all classes equally, as in Platt's scaling: where all of N predictions are correct, the
     plain optimum would be a temperature of zero, which calls every future answer certain.
     """
-    from scipy.optimize import minimize_scalar  # takes long to import
-
     if logits.ndim != 2 or len(logits) != len(labels) or not len(logits):
         raise UserError(
             f"logits of shape {tuple(logits.shape)} and {len(labels)} labels; expected (images, classes) and (images,)."
@@ -112,7 +142,13 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
     def loss(log_temperature: float) -> float:
         return F.cross_entropy(logits / math.exp(log_temperature), labels, label_smoothing=unsure).item()
 
-    # Convex in 1 / temperature, so there is one valley.
+    return _lowest(loss)
+
+
+def _lowest(loss: Callable[[float], float]) -> float:
+    """The temperature with the least loss, which is a function of its logarithm: convex in 1 / temperature, so there is one valley."""
+    from scipy.optimize import minimize_scalar  # takes long to import
+
     edge = math.log(LARGEST)
     return math.exp(minimize_scalar(loss, bounds=(-edge, edge), method="bounded").x)
 

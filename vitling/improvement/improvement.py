@@ -92,6 +92,8 @@ def improve(
     settings, callback = settings or Settings(), callback or ImproveCallback()
     source = check_path(source) if isinstance(source, Path) else source
     is_run = (check_path(source) / "run.json").exists()
+    if is_run:
+        load_run(source).require_classes("an improvement is confirmed by")
     _check_arguments(source, is_run, budget_seconds, changes, seeds, jobs, init, settings)
     trials_on = create_engine(engine, gpus_per_trial)
     folder = Path(out) if out else _default_folder(source, is_run)
@@ -504,7 +506,8 @@ def _baseline(symptoms: Symptoms, final: float) -> tuple[Candidate, list[Omitted
 
 
 def _refuse_knowledge(recipe: Recipe, dataset: Dataset) -> None:
-    """Refuse a recipe that learns from something which has seen the images that would be held out."""
+    """Refuse a recipe that learns from something which has seen the images that would be held out, and labels that are no classes."""
+    dataset.target.require_classes("an improvement is confirmed by", dataset.name)
     if recipe.unlabelled:
         raise UserError(
             f"the run learns from the images in unlabelled={recipe.unlabelled} first, and those that would be held out may be among them; "

@@ -7,6 +7,7 @@ from typing import Any, get_type_hints
 from torch import Tensor, nn
 
 from vitling._deprecated import keep_old_names
+from vitling.data.targets import CLASSES, Target
 from vitling.errors import UserError, did_you_mean
 from vitling.methods.bootstrap import Bootstrap
 from vitling.methods.distillation import Distillation
@@ -54,15 +55,34 @@ def prepare_method(name: str, preparation: Preparation, method_args: dict) -> di
 
 
 def create_method(
-    name: str, model: nn.Module, *, num_classes: int, class_weights: Tensor | None = None, **method_args: Any
+    name: str,
+    model: nn.Module,
+    *,
+    num_classes: int,
+    class_weights: Tensor | None = None,
+    target: Target = CLASSES,
+    **method_args: Any,
 ) -> Method:
-    """The method of that name around a model; unknown names and arguments are refused."""
+    """The method of that name around a model; unknown names and arguments are refused, and what it cannot learn."""
+    check_target(name, target)
     _check_arguments(name, method_args, _parameters(find_method(name)))
     try:
-        return METHODS[name](model, num_classes=num_classes, class_weights=class_weights, **method_args)
+        method = METHODS[name](model, num_classes=num_classes, class_weights=class_weights, **method_args)
     except TypeError as error:
         shown = ", ".join(f"method_args.{key}={value}" for key, value in method_args.items())
         raise UserError(f"method={name} cannot be made with {shown}: {error}.") from error
+    method.target = CLASSES if method.unlabelled else target
+    return method
+
+
+def check_target(name: str, target: Target) -> None:
+    """Refuse a method that does not learn what the labels are."""
+    method = find_method(name)
+    if not method.unlabelled and target.kind not in method.target_kinds:
+        able = [known for known, other in METHODS.items() if target.kind in other.target_kinds]
+        raise UserError(
+            f"method={name} does not learn labels={target.kind}; use {' or '.join(f'method={known}' for known in able) or 'labels=classes'}."
+        )
 
 
 def find_method(name: str) -> type[Method]:
@@ -124,6 +144,7 @@ __all__ = [
     "Trial",
     "View",
     "check_method",
+    "check_target",
     "create_method",
     "find_method",
     "find_omissions",

@@ -200,6 +200,7 @@ def open_teacher(source: str) -> OpenedModel:
         raise UserError(NO_TEACHER)
     try:
         opened = open_model(source, device="cpu")  # it moves with the method
+        opened.require_classes("a teacher is of")
         opened.module.num_classes  # noqa: B018  (an ONNX file has no module, and says so)
     except UserError as error:
         raise UserError(f"method_args.teacher={source}: {error}") from None

@@ -8,14 +8,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from vitling.data.targets import CLASSES, Kind
 from vitling.errors import UserError
 from vitling.methods.partners import Partners
 from vitling.methods.preparation import Preparation
 from vitling.optim import parameter_groups
 from vitling.recipes import Optim, Recipe
 
-# image: (B, C, H, W) normalised floats; label: (B,) class numbers; index: (B,) place in the split; and where images count
-# differently, weight: (B,) how much each does
+# image: (B, C, H, W) normalised floats; label: (B,) class numbers; index: (B,) place in the split; where images count
+# differently, weight: (B,) how much each does; and where labels are no classes, target: (B, outputs)
 Batch = dict[str, Tensor]
 
 
@@ -68,6 +69,11 @@ class Method(nn.Module, ABC):
     )
     passes = 1.0  # times as long for an image as learning from its label takes: fewer of them can be shown
     teaches = ""  # what an unlabelled one learns from, in a few words for a plan
+    target_kinds: ClassVar[tuple[Kind, ...]] = (
+        "classes",
+        "grades",
+    )  # what its labels may be; of others, batch["target"] says what is learnt
+    target = CLASSES  # what it learns: set where it is created
     wants_geometry = False  # True: batch["geometry"] says where the pixels came from, see `augment.Geometry`
 
     def __init__(self, model: nn.Module, *, num_classes: int, class_weights: Tensor | None = None):

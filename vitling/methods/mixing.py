@@ -60,6 +60,26 @@ class Mix:
         """Whether it does more than smooth labels."""
         return self.mixup_alpha > 0 or self.cutmix_alpha > 0
 
+    def mix_several(
+        self, images: Tensor, targets: Tensor, weights: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Mixed images, their targets (B, labels) from 0 to 1, smoothed towards a half, and how much each counts.
+
+        Cross-entropy is linear in a target: images of different weights are mixed by what each of them counts.
+        """
+        share, boxes = self.draw(len(images), *images.shape[-2:])
+        images = self.mix_images(images, share, boxes)
+        targets = targets * (1 - self.label_smoothing) + self.label_smoothing / 2
+        if not self.mixes:
+            return images, targets, weights
+        own = share.to(targets)
+        other = 1 - own
+        if weights is not None:
+            own, other = own * weights, other * self.partners.mirror(weights)
+            weights = own + other
+            own, other = (part / weights.clamp(min=1e-12) for part in (own, other))
+        return images, targets * own[:, None] + self.partners.mirror(targets) * other[:, None], weights
+
     def __call__(self, images: Tensor, labels: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Mixed images and their targets (B, num_classes)."""
         share, boxes = self.draw(len(images), *images.shape[-2:])

@@ -442,6 +442,7 @@ def choose_test_splits(plan: Plan, wanted: str, settings: Settings) -> Plan:
             key = line.recipe.data, line.row.data.test_split
             if key not in found:
                 dataset = open_recipe_data(line.recipe, settings.reading)
+                dataset.target.require_classes("the papers' tables are of", dataset.name)
                 found[key] = choose_test_split(wanted, line.row.data, plan.scale, list(dataset.splits), dataset.name)
             line = replace(line, recipe=replace(line.recipe, test_split=found[key]))
         lines.append(line)

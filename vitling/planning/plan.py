@@ -21,6 +21,7 @@ from vitling.data.pipeline.training_data import split_training
 from vitling.data.sources.dataset import Dataset, open_dataset
 from vitling.data.sources.images import BadImage
 from vitling.errors import UserError
+from vitling.methods import check_target
 from vitling.models import build_model, default_size
 from vitling.planning.conflicts import find_conflicts, pretrained_hint
 from vitling.planning.expectation import Band, expect
@@ -108,7 +109,7 @@ def plan(
     # A recipe that is given is trained in float32 unless somebody asks for more.
     machine = find_machine(device) if device else this_machine(threads, precision or ("no" if recipe else ""))
     given = load_recipe(recipe or DEFAULT) if not isinstance(recipe, Recipe) else recipe
-    known = ("channels", "group", "unlabelled")
+    known = ("channels", "group", "labels", "unlabelled")
     asked = override(given, [text for text in settings if text.partition("=")[0].strip() in known])
     if recipe is None and asked.channels is None and (begun := pretrained_run(settings)):
         asked = replace(asked, channels=begun.recipe.channels)
@@ -125,9 +126,10 @@ def plan(
     else:
         planned, choices = override(given, list(settings)), []
     check_settings(planned)
+    check_target(planned.method, dataset.target)
     recipe = replace(planned, data=str(data))
     size = as_size(recipe.img_size) or (seen.largest if seen.small else default_size(recipe.model))
-    warnings = find_conflicts(recipe, size, classes=len(dataset.class_names), channels=dataset.channels)
+    warnings = find_conflicts(recipe, size, classes=seen.outputs, channels=dataset.channels)
     hint = pretrained_hint(seen, recipe)
     result = Plan(seen, recipe, choices, warnings, hint, machine.title, machine.precision, machine.measured, dataset)
     if brief:
@@ -138,7 +140,7 @@ def plan(
             "on_bad_image=skip tries them all and leaves the bad ones out"
         )
     if device:
-        speed = _estimate(dataset, recipe, size, machine)
+        speed = _estimate(dataset, recipe, size, machine, seen.outputs)
     else:
         fits = len(dataset.splits["train"]) * dataset.channels * size[0] * size[1] <= reading.memory_gb * 2**30
         part = _part(dataset, recipe, in_memory=fits, has_bad=bool(seen.unreadable))
@@ -154,7 +156,10 @@ def plan(
     epochs: float = recipe.epochs
     if budget_seconds:
         recipe, choices, epochs = _fit(recipe, choices, speed, budget_seconds)
-    expected = expect(seen, epochs * speed.steps_per_epoch * recipe.batch_size)
+    shown = epochs * speed.steps_per_epoch * recipe.batch_size
+    expected = (
+        None if seen.probe_accuracy is None else expect(seen, shown)
+    )  # no band is known of other labels than classes
     return replace(result, recipe=recipe, choices=choices, speed=speed, expected=expected, epochs=epochs)
 
 
@@ -176,6 +181,7 @@ def _open(data: str, asked: Recipe, reading: Reading) -> Dataset:
         download=reading.download,
         channels=asked.channels,
         group=asked.group,
+        labels=asked.labels,
         sampled=True,
     )
     # One process downloads, the others find the files.
@@ -220,12 +226,12 @@ def _measure(dataset: Dataset, recipe: Recipe, part: Recipe, settings: Settings,
     )
 
 
-def _estimate(dataset: Dataset, recipe: Recipe, size: tuple[int, int], machine: Machine) -> Speed:
+def _estimate(dataset: Dataset, recipe: Recipe, size: tuple[int, int], machine: Machine, outputs: int) -> Speed:
     """The speed on a device that is not here."""
     train, val = split_training(dataset, recipe)
     model = build_model(
         recipe.model,
-        num_classes=len(dataset.class_names),
+        num_classes=outputs,
         in_chans=dataset.channels,
         img_size=size,
         **recipe.model_args,

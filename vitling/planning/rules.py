@@ -17,7 +17,7 @@ from vitling.data.pipeline.preprocessing import as_size, fitting_views
 from vitling.data.pipeline.training_data import split_training
 from vitling.data.sources.dataset import Dataset
 from vitling.errors import UserError
-from vitling.methods import find_omissions
+from vitling.methods import find_method, find_omissions
 from vitling.models.macs import count_macs
 from vitling.planning.machine import Machine, parameters
 from vitling.planning.sizes import (
@@ -130,9 +130,10 @@ def choose(
         *validation,
         *_validations(epochs, views * held_out / images),
         _average(base),
-        *(choice for choice in _omissions(base) if not (begun and "unlabelled" in choice.changes)),
+        *(choice for choice in _omissions(base, survey.labels) if not (begun and "unlabelled" in choice.changes)),
         *_batch(images, base),
         *_balance(survey),
+        *_labels(dataset, survey, base),
         *_bad_files(survey),
     ]
     choices += [*_precision(machine), *_compile(machine)]
@@ -436,7 +437,7 @@ def _average(base: Recipe) -> Choice:
     return Choice("averaging", value, reason, changes={"ema_decay": base.ema_decay})
 
 
-def _omissions(recipe: Recipe) -> list[Choice]:
+def _omissions(recipe: Recipe, labels: str) -> list[Choice]:
     """Methods that one might expect, and why the plan does without them."""
     return [
         Choice(
@@ -447,6 +448,7 @@ def _omissions(recipe: Recipe) -> list[Choice]:
             {left.key: getattr(recipe, left.key)},
         )
         for name, left in find_omissions().items()
+        if find_method(name).unlabelled or labels in find_method(name).target_kinds
     ]
 
 
@@ -458,12 +460,25 @@ def _batch(images: int, base: Recipe) -> list[Choice]:
 
 
 def _balance(survey: Survey) -> list[Choice]:
-    if survey.imbalance < UNBALANCED:
+    if survey.labels not in ("classes", "grades") or survey.imbalance < UNBALANCED:  # of several labels, most are rare
         return []
     reason = (
         f"the largest class has {survey.imbalance:.0f} times the images of the smallest; each is drawn equally often"
     )
     return [Choice("balance", "sampler", reason, changes={"balance": "sampler"})]
+
+
+def _labels(dataset: Dataset, survey: Survey, base: Recipe) -> list[Choice]:
+    """How numbers are learnt; nothing of classes."""
+    facts = survey.numbers
+    if facts is None:
+        return []
+    reason = "a number is learnt as a Gaussian over bins, so that mixing and calibration work as with classes"
+    if facts.scale == "log1p":
+        reason += "; the bins are equally wide in log(1 + number), because the numbers have a long tail"
+    smooth = {"method_args.label_smoothing": 0.0} if base.method_args.get("label_smoothing") else {}
+    evidence = "HL-Gauss: Imani and White 2018, Farebrother et al. 2024 (docs/grades_and_numbers.md)"
+    return [Choice("labels", f"numbers in {facts.bins} bins", reason, evidence, changes=smooth)]
 
 
 def _bad_files(survey: Survey) -> list[Choice]:

@@ -61,5 +61,5 @@ def _own_patch(recipe: Recipe, size: tuple[int, int], survey: Survey) -> int:
 
 def build_for(recipe: Recipe, size: tuple[int, int], survey: Survey) -> nn.Module:
     """The recipe's network for images of this size, with the data's classes and channels."""
-    classes, channels = len(survey.class_counts), survey.channels
+    classes, channels = survey.outputs, survey.channels
     return build_model(recipe.model, num_classes=classes, in_chans=channels, img_size=size, **recipe.model_args)

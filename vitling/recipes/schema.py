@@ -128,6 +128,8 @@ class Recipe:
     # images that belong together, such as those of one patient, are on one side of every split: the column or array that says which, or
     # regex:PATTERN on file names
     group: str = ""
+    # what the labels are: a class per image, several labels per image, ordered grades, numbers; auto: classes, or what alone the data can mean
+    labels: Literal["auto", "classes", "several", "grades", "numbers"] = "auto"
     balance: Literal["none", "sampler", "loss"] = "none"
     shuffle_buffer: Count | None = None  # images of a stream that are drawn from; None: 8,192
     on_bad_image: Literal["error", "skip"] = "error"

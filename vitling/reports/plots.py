@@ -344,6 +344,21 @@ def reliability(curve: Any) -> str:
     return _draw(draw)
 
 
+def scatter(xs: ArrayLike, ys: ArrayLike, *, x: str, y: str, most: int = 3000) -> str:
+    """A dot per image, and the line on which both are equal; of very many images, evenly chosen ones."""
+    xs, ys = np.asarray(xs, float), np.asarray(ys, float)
+    shown = np.unique(np.linspace(0, len(xs) - 1, min(most, len(xs))).astype(int))
+
+    def draw(ax: Axes) -> None:
+        low, high = min(xs.min(), ys.min()), max(xs.max(), ys.max())
+        ax.plot([low, high], [low, high], color=INK, alpha=0.5, linewidth=1, linestyle="--", label="exact")
+        size, alpha = (14, 0.6) if len(shown) <= 300 else (8, 0.35)
+        ax.scatter(xs[shown], ys[shown], s=size, color=SERIES[0], alpha=alpha, linewidths=0, label="an image")
+        _finish(ax, x, y, legend=True)
+
+    return _draw(draw)
+
+
 def class_accuracy(per_class: Sequence[dict], *, shown: int = 20) -> str:
     """Accuracy per class with its interval, the worst classes first."""
     rows = sorted((row for row in per_class if row["images"]), key=lambda row: row["accuracy"])[:shown]

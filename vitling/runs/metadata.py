@@ -3,13 +3,15 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import vitling
+from vitling.data.bins import Bins
 from vitling.data.pipeline.preprocessing import Preprocessing
+from vitling.data.targets import Kind, Target
 from vitling.errors import UserError
 from vitling.validation.documents import parse_json
-from vitling.validation.values import Range, check_fields
+from vitling.validation.values import Range, Share, check_fields
 
 if TYPE_CHECKING:  # a run saves its models with this
     from vitling.runs.run import Run
@@ -19,6 +21,8 @@ if TYPE_CHECKING:  # a run saves its models with this
 class ModelMetadata:
     """Class names, preprocessing and temperature; in `config.json` of a folder, in the metadata of an ONNX file."""
 
+    _of_classes: ClassVar[dict[str, Any]] = {"labels": "classes", "thresholds": None, "bins": None}
+
     architecture: str
     class_names: list[str]
     preprocessing: Preprocessing
@@ -26,23 +30,56 @@ class ModelMetadata:
     data: str = ""  # what it was trained on
     input: Literal["pixels", "normalized"] = "pixels"  # an ONNX file takes uint8 pixels, or "normalized" float32
     vitling: str = vitling.__version__
+    labels: Kind = "classes"  # what it gives for an image; of several labels, probabilities are sigmoids
+    thresholds: list[Share] | None = None  # of each label: from this probability on an image has it; None: not fitted
+    bins: dict[str, Any] | None = None  # of numbers: what the outputs are probabilities of
+
+    def __post_init__(self) -> None:
+        if self.thresholds is not None and len(self.thresholds) != len(self.class_names):
+            raise UserError(f"there are {len(self.thresholds)} thresholds of {len(self.class_names)} labels")
+        if (self.labels == "numbers") != (self.bins is not None):
+            raise UserError(f"labels={self.labels} {'need' if self.bins is None else 'have no'} bins")
+        if self.bins is not None and len(self.target.numbers) != len(self.class_names):
+            raise UserError(f"there are {len(self.target.numbers)} bins, and {len(self.class_names)} names of them")
+
+    @property
+    def target(self) -> Target:
+        bins = None if self.bins is None else Bins.from_dict(self.bins, "the model")
+        return Target(self.labels, tuple(self.class_names), bins)
 
     @classmethod
     def of_run(
-        cls, run: "Run", temperature: float | None = None, *, input: Literal["pixels", "normalized"] = "pixels"
+        cls,
+        run: "Run",
+        temperature: float | None = None,
+        *,
+        input: Literal["pixels", "normalized"] = "pixels",
+        thresholds: list[float] | None = None,
     ) -> "ModelMetadata":
         data = run.info.get("data", {}).get("name", "")
-        return cls(run.recipe.model, run.class_names, run.preprocessing(), temperature, data, input)
+        return cls(
+            run.recipe.model,
+            run.class_names,
+            run.preprocessing(),
+            temperature,
+            data,
+            input,
+            labels=run.kind,
+            thresholds=thresholds,
+            bins=run.target.numbers.to_dict() if run.kind == "numbers" else None,
+        )
 
     def to_dict(self) -> dict:
-        return asdict(self)
+        """All of it; what only models of other labels than classes have is left out of the others."""
+        return {name: value for name, value in asdict(self).items() if value != self._of_classes.get(name, ...)}
 
     @classmethod
     def from_dict(cls, entries: Mapping, source: str) -> "ModelMetadata":
         """Read it back; a file may come from anywhere, so what is missing or invalid is named."""
         if not isinstance(entries, Mapping):
             raise UserError(f"the metadata of {source} (input, classes) is invalid; export it again.")
-        needed = [field.name for field in fields(cls)]
+        needed = [field.name for field in fields(cls) if field.name not in cls._of_classes]
+        known = {name: entries[name] for name in cls._of_classes if name in entries}
         if missing := [name for name in needed if name not in entries]:
             raise UserError(
                 f"{source} was not exported by vitling: its metadata lacks {', '.join(missing)}; "
@@ -50,7 +87,7 @@ class ModelMetadata:
             )
         try:
             preprocessing = Preprocessing.from_dict(entries["preprocessing"])
-            metadata = cls(**{**{name: entries[name] for name in needed}, "preprocessing": preprocessing})
+            metadata = cls(**{**{name: entries[name] for name in needed}, **known, "preprocessing": preprocessing})
             check_fields(metadata)
         except (TypeError, AttributeError, ValueError) as error:
             raise UserError(
@@ -72,7 +109,7 @@ class ModelMetadata:
     @classmethod
     def from_strings(cls, strings: Mapping[str, str], source: str) -> "ModelMetadata":
         entries = dict(strings)
-        for name in ("class_names", "preprocessing", "temperature"):
+        for name in ("class_names", "preprocessing", "temperature", "thresholds", "bins"):
             try:
                 entries[name] = parse_json(strings[name], Any, source)
             except KeyError:

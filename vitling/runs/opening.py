@@ -53,6 +53,11 @@ class OpenedModel:
             raise only_outputs(self.name, self.network.kind)
         return self.network
 
+    def require_classes(self, what: str) -> None:
+        """For what takes its outputs for those of classes; `what` begins the sentence."""
+        if self.metadata is not None:
+            self.metadata.target.require_classes(what, self.name)
+
     def class_order(self, names: Sequence[str]) -> list[int] | None:
         """The model's number of each of these classes; None where it knows others.
 

@@ -3,12 +3,16 @@
 from numbers import Real
 from typing import Annotated, Any, Literal, TypedDict
 
+from vitling.data.bins import BinsRecord
+from vitling.data.targets import Kind
 from vitling.plugins import PluginRecord
 from vitling.validation.values import Count, CountOrNone, Longest, Range, Seconds, Share
 
 Positive = Annotated[float, Range(above=0, high=1e9)]
 Amount = Annotated[int, Range(0, 10**15)]
 Loss = Annotated[float, Range(-1e9, 1e9)]
+Skill = Annotated[float, Range(high=1)]  # below 0: worse than always saying the training median
+Distance = Annotated[float, Range(0, 1e300)]
 Name = Annotated[str, Longest(4096)]
 
 
@@ -27,6 +31,9 @@ class DataRecord(TypedDict, total=False):
 
 class BestRecord(TypedDict, total=False):
     val_top1: Share
+    val_map: Share
+    val_skill: Skill
+    val_mae: Distance
     val_loss: Loss
     epoch: Count
 
@@ -60,6 +67,8 @@ class RunRecord(TypedDict, total=False):
     seen_tests: CountOrNone  # images of the test split that were learnt from without labels
     preparing: dict[str, Any] | None  # the recipe of a run whose first stage is under way
     class_names: list[Name]
+    labels: Kind  # absent: classes
+    bins: BinsRecord | None  # of numbers
     preprocessing: dict[str, Any]  # checked where it is used: its keys were renamed once
     data: DataRecord
     parameters: Amount
@@ -105,6 +114,41 @@ class ValidationRecord(_Validation, total=False):
     step: Amount
     lr: Annotated[float, Range(0, 1e9)]
     train_loss: Loss
+
+
+class _Several(_Measured):
+    val_map: Share
+
+
+class SeveralRecord(_Several, total=False):
+    """The same of a run that learns several labels per image."""
+
+    part: Count
+    step: Amount
+    lr: Annotated[float, Range(0, 1e9)]
+    train_loss: Loss
+
+
+class _Numbers(_Measured):
+    val_skill: Skill
+    val_mae: Distance
+
+
+class NumbersRecord(_Numbers, total=False):
+    """The same of a run that learns numbers."""
+
+    part: Count
+    step: Amount
+    lr: Annotated[float, Range(0, 1e9)]
+    train_loss: Loss
+
+
+VALIDATIONS: dict[Kind, Any] = {
+    "classes": ValidationRecord,
+    "grades": ValidationRecord,
+    "several": SeveralRecord,
+    "numbers": NumbersRecord,
+}
 
 
 class TimingRecord(TypedDict):

@@ -38,7 +38,9 @@ from filelock import FileLock, Timeout
 from torch import Tensor, nn
 
 import vitling
+from vitling.data.bins import Bins
 from vitling.data.pipeline.preprocessing import Preprocessing
+from vitling.data.targets import CLASSES, SCORES, Kind, Score, Target
 from vitling.errors import UserError, did_you_mean, first_line
 from vitling.files import append_text, check_path, remove_leftovers, what_else, write_bytes, write_text
 from vitling.models.weights import save_for_timm
@@ -46,10 +48,10 @@ from vitling.plugins import changed_plugins, plugin_records, require_plugins
 from vitling.recipes import Recipe, from_dict, read_recipe, save_recipe, to_dict
 from vitling.recipes.earlier import complete, earlier_forms
 from vitling.reports.card import render_card
-from vitling.reports.page import percent
 from vitling.runs.device import default_device, device_name
 from vitling.runs.metadata import ModelMetadata
 from vitling.runs.records import (
+    VALIDATIONS,
     BudgetRecord,
     CheckpointEntry,
     FirstBudgetRecord,
@@ -57,7 +59,6 @@ from vitling.runs.records import (
     RunRecord,
     TimingRecord,
     UnlabelledRecord,
-    ValidationRecord,
 )
 from vitling.runs.remote import as_url, open_mirror
 from vitling.runs.timm_folder import PLUGINS, load_network, read_saved_metadata
@@ -148,16 +149,18 @@ class Run:
         if self.unlabelled:
             facts["validation loss"] = f"{records[-1]['val_loss']:.3f} in epoch {records[-1]['epoch']}, without labels"
             return render_card(title, facts)
-        best = max(records, key=lambda record: (record["val_top1"], -record["val_loss"]))
-        facts["best validation accuracy"] = f"{percent(best['val_top1'])} in epoch {best['epoch']}"
+        score = self.score
+        best = max(records, key=lambda record: (record[score.recorded], -record["val_loss"]))
+        facts[f"best validation {score.name}"] = f"{score.show(best[score.recorded])} in epoch {best['epoch']}"
         if len(records) == 1:  # a dot is no curve
             return render_card(title, facts)
         from vitling.reports import plots  # matplotlib takes a while to import
 
         epochs = [record["epoch"] for record in records]
-        curve = {"validation accuracy": [record["val_top1"] for record in records]}
-        svg = plots.lines(epochs, curve, x="epoch", y="validation accuracy", unit=True)
-        return render_card(title, facts, svg=svg, caption="Validation accuracy over the epochs.")
+        named = f"validation {score.name}"
+        curve = {named: [record[score.recorded] for record in records]}
+        svg = plots.lines(epochs, curve, x="epoch", y=named, unit=True)
+        return render_card(title, facts, svg=svg, caption=f"{named.capitalize()} over the epochs.")
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -207,6 +210,29 @@ class Run:
         return names
 
     @property
+    def kind(self) -> Kind:
+        """What the labels are that it learnt from; in files of classes that is not written."""
+        return self.info.get("labels", "classes")
+
+    @property
+    def score(self) -> Score:
+        """The number by which its best weights were chosen."""
+        return SCORES[self.kind]
+
+    @property
+    def target(self) -> Target:
+        """What its model gives for an image."""
+        if self.unlabelled:
+            return CLASSES
+        bins = Bins.from_dict(self.info["bins"], str(self.path / "run.json")) if self.kind == "numbers" else None
+        return Target(self.kind, tuple(self.class_names), bins)
+
+    def require_classes(self, what: str) -> None:
+        """For what knows images of one class each; `what` begins the sentence."""
+        if self.kind not in ("classes", "grades"):
+            self.target.require_classes(what, str(self.path))
+
+    @property
     def finished(self) -> bool:
         return self.info.get("status") == "finished"
 
@@ -240,7 +266,8 @@ class Run:
 
     def metrics(self) -> list[dict]:
         """The records of metrics.jsonl; a last line that a crash cut short is left out."""
-        return read_json_lines(self.path / "metrics.jsonl", UnlabelledRecord if self.unlabelled else ValidationRecord)
+        kind = UnlabelledRecord if self.unlabelled else VALIDATIONS[self.kind]
+        return read_json_lines(self.path / "metrics.jsonl", kind)
 
     def timing(self) -> list[dict]:
         """The records of timing.jsonl: speed and wall time of each validation."""
@@ -340,6 +367,7 @@ class Run:
             )
         for what, here, there in (
             ("class names", names, saved.class_names),
+            ("kind of labels", self.kind, saved.labels),
             ("the name of the data", self.info.get("data", {}).get("name", ""), saved.data),
             ("preprocessing", self.preprocessing(), saved.preprocessing),
         ):

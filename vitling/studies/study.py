@@ -231,9 +231,13 @@ def _check_plan(recipes: dict[str, Recipe], seeds, fractions, split: str, jobs: 
 
 def _check_data(recipes: dict[str, Recipe], split: str, settings: Settings) -> None:
     """Open each dataset: what cannot be read, or has no test split, is reported before hours are spent."""
-    distinct = {(recipe.data, recipe.channels, recipe.test_split, recipe.group): recipe for recipe in recipes.values()}
+    distinct = {
+        (recipe.data, recipe.channels, recipe.test_split, recipe.group, recipe.labels): recipe
+        for recipe in recipes.values()
+    }
     for recipe in distinct.values():
         dataset = open_recipe_data(recipe, settings.reading)
+        dataset.target.require_classes("a study compares accuracies on", dataset.name)
         if split == "test" and "test" not in dataset.splits:
             raise UserError(f"{dataset.name} has no test split; compare on the part held out of training: split=val.")
 

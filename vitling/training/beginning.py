@@ -15,7 +15,7 @@ from vitling.data.pipeline.reading import Reading
 from vitling.data.pipeline.training_data import TrainingData, prepare_training_data
 from vitling.data.sources.dataset import Dataset, takes_root
 from vitling.errors import UserError
-from vitling.methods import Preparation, find_method, prepare_method
+from vitling.methods import Preparation, check_target, find_method, prepare_method
 from vitling.models import default_size
 from vitling.optim import Schedule
 from vitling.plugins import plugin_records
@@ -186,6 +186,11 @@ def open_loop(
             f"method={recipe.method} learns from labels, and {recipe.data} is opened without them; give the labelled data, "
             "or use `vitling pretrain`."
         )
+    check_target(recipe.method, data.dataset.target)
+    if recipe.balance == "sampler":
+        data.dataset.target.require_classes("balance=sampler draws", data.dataset.name)
+    if recipe.balance == "loss" and data.dataset.target.kind == "numbers":
+        data.dataset.target.require_classes("balance=loss weighs", data.dataset.name)
     checkpoint, recipe = _read_checkpoint(
         run, replace(recipe, img_size=data.preprocessing.size, channels=data.preprocessing.channels), data, callback
     )
@@ -429,6 +434,8 @@ def _describe(run: Run, setup: Setup, asked: dict, planned: dict | None, seen_te
         preparing=None,
         recipe_digest=None,  # until the recipe is written
         **({"unlabelled": True, "class_names": []} if setup.method.unlabelled else {"class_names": data.class_names}),
+        **({} if setup.method.target.kind == run.kind == "classes" else {"labels": setup.method.target.kind}),
+        **({"bins": setup.method.target.bins.to_dict()} if setup.method.target.bins else {}),
         preprocessing=data.preprocessing,
         data=dict(
             name=data.dataset.name,

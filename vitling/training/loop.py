@@ -74,7 +74,7 @@ class Loop:
             if state.step == state.course.end or (epoch + 1) % recipe.validate_every == 0:
                 self.validate(epoch)
                 if recipe.patience_epochs and epoch + 1 - state.best_epoch >= recipe.patience_epochs:
-                    stopped = f"no better validation accuracy for {recipe.patience_epochs} epochs"
+                    stopped = f"no better validation {self.setup.method.target.score.name} for {recipe.patience_epochs} epochs"
                     break
             if abs(self.epochs - told) > TOLD_CHANGE * told:
                 told = self.epochs
@@ -189,20 +189,27 @@ class Loop:
             asked = time.monotonic()
             others["val_neighbours_top1"] = self.neighbourhood.accuracy(model)
             of_neighbours = time.monotonic() - asked
-        shares = {"val_top1": val["top1"]} if "top1" in val else {}
+        score = setup.method.target.score
+        reached = {f"val_{key}": val[key] for key in (score.key, *score.beside) if key in val}
         record = {
             **({"part": state.part} if state.part > 1 else {}),
             "epoch": epoch + 1,
             "step": state.step,
             "lr": max(group["lr"] for group in setup.optimizer.param_groups),
             **{f"train_{name}": value / state.summed_steps for name, value in state.sums.items()},
-            **shares,
+            **reached,
             "val_loss": val["loss"],
             **others,
         }
         state.sums, state.summed_steps = {}, 0
-        top1 = val.get("top1", 0.0)  # without labels the last weights are kept, whatever it is
-        accepted = state.accept(top1, val["loss"], epoch + 1, images=val["images"], keep=setup.recipe.keep)
+        accepted = state.accept(
+            val.get(score.key, 0.0),  # without labels the last weights are kept, whatever it is
+            val["loss"],
+            epoch + 1,
+            images=val["images"],
+            keep=setup.recipe.keep,
+            error=val.get("error"),
+        )
         if accepted:
             self.best_logits = torch.cat(kept) if kept else None
         assert state.best is not None  # the first validation is accepted
@@ -223,7 +230,7 @@ class Loop:
             self.run.append("timing.jsonl", timing)
         if self.settings.trackers:
             self.accelerator.log({k: v for k, v in record.items() if k != "epoch"}, step=state.step)
-        best = {"best_top1": state.best[0], "best_epoch": state.best_epoch} if shares else {}
+        best = {score.best: state.best[0], "best_epoch": state.best_epoch} if reached else {}
         self.callback.on_validation({**record, **best}, timing)
 
     def _is_time_for_neighbours(self, epoch: int) -> bool:
@@ -258,18 +265,27 @@ class Loop:
             self._draw_pictures()
         self._save_model("last", state.validated_model(self.setup))
         self.save_checkpoint()
-        accuracy = {} if self.setup.method.unlabelled else {"val_top1": state.best[0]}
+        method = self.setup.method
+        reached = {} if method.unlabelled else {method.target.score.recorded: state.best[0], **self._beside_best()}
         if self.accelerator.is_main_process:
             self.run.update(
                 status="finished",
                 stopped=stopped,
                 wall_seconds=round(self._seconds(), 3),
-                best={**accuracy, "val_loss": -state.best[1], "epoch": state.best_epoch},
+                best={**reached, "val_loss": -state.best[1], "epoch": state.best_epoch},
                 epochs_trained=whole(round(state.step / self.setup.steps_per_epoch, 3)),
                 steps_trained=state.step,
             )
         self._hand_on()
         self.accelerator.wait_for_everyone()
+
+    def _beside_best(self) -> dict[str, float]:
+        """What was recorded beside the best score."""
+        score, state = self.setup.method.target.score, self.state
+        if not score.beside or not self.accelerator.is_main_process:
+            return {}
+        records = [record for record in self.run.metrics() if record["epoch"] == state.best_epoch]
+        return {f"val_{key}": records[-1][f"val_{key}"] for key in score.beside}
 
     # -- saving ----------------------------------------------------------------------------------------------------
 
@@ -368,6 +384,7 @@ class Loop:
             "method": recipe.method,
             "data": data.dataset.name,
             "classes": self.setup.method.num_classes,
+            "labels": self.setup.method.target.kind,
             "train_images": len(data.train),
             "val_images": len(data.val),
             "input": [data.preprocessing.channels, *data.preprocessing.size],

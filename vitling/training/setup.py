@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from vitling.callbacks import Callback
 from vitling.data.augment.augment import Augment
 from vitling.data.augment.randaugment import RandAugment
-from vitling.data.pipeline.loader import TrainLoader
+from vitling.data.pipeline.loader import Source, TrainLoader
 from vitling.data.pipeline.training_data import TrainingData, create_augment
 from vitling.errors import UserError
 from vitling.methods import Method, View, check_method, create_method, find_method, find_unlabelled
@@ -35,6 +35,9 @@ from vitling.training.settings import Settings, check_precision
 from vitling.training.sharding import check_launch, check_sharding, shard_blocks, split_groups
 from vitling.validation.model_arguments import check_model_args
 
+MOST_WEIGHT = (
+    20.0  # of a positive in the loss, with balance=loss and several labels per image: rarer labels count no more
+)
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
@@ -128,7 +131,8 @@ def build_setup(
         recipe.method,
         model,
         num_classes=classes,
-        class_weights=class_weights(data.train.labels, classes) if recipe.balance == "loss" else None,
+        class_weights=class_weights(data.train, classes) if recipe.balance == "loss" else None,
+        target=data.dataset.target,
         **method_args,
     )
     weights = data.images["train"].weights
@@ -241,7 +245,7 @@ def _init_from_images(model: nn.Module, loader: TrainLoader, accelerator: Accele
 
 def model_classes(recipe: Recipe, data: TrainingData) -> int:
     """The outputs of the model's classifier; 0 where it learns without labels and has none."""
-    return 0 if find_method(recipe.method).unlabelled else len(data.class_names)
+    return 0 if find_method(recipe.method).unlabelled else data.dataset.target.outputs
 
 
 def create_view(augment: Augment, view: View) -> Augment:
@@ -268,8 +272,15 @@ def saved_config(data: TrainingData, classes: int) -> dict:
     }
 
 
-def class_weights(labels: Tensor, num_classes: int) -> Tensor:
-    """Loss weights inverse to class frequency, with mean 1 over the training images."""
+def class_weights(train: Source, num_classes: int) -> Tensor:
+    """Loss weights inverse to class frequency, with mean 1 over the training images.
+
+    Of several labels per image: how many negatives each has per positive, between 1 / MOST_WEIGHT and MOST_WEIGHT.
+    """
+    labels = train.labels
+    if train.targets is not None:
+        share = train.targets.mean(dim=0)
+        return ((1 - share) / share).clamp(1 / MOST_WEIGHT, MOST_WEIGHT)
     counts = labels.bincount(minlength=num_classes).clamp(min=1)
     return len(labels) / (num_classes * counts.float())
 

@@ -82,11 +82,9 @@ class State:
     step: int = 0
     part: int = 1  # 2 and more where a finished run is trained further
     part_began: float = 0.0  # seconds of this run at the part's start
-    best: tuple[float, float] | None = (
-        None  # validation accuracy, and the negative loss that decides between equal ones
-    )
+    best: tuple[float, float] | None = None  # validation score, and the negative loss that decides between equal ones
     best_epoch: int = 0
-    highest: float = 0.0  # validation accuracy so far; above that of `best` where a later epoch was as good
+    highest: float = 0.0  # validation score so far; above that of `best` where a later epoch was as good
     sums: dict[str, float] = field(default_factory=dict)  # of the losses since the last validation
     summed_steps: int = 0
     seconds_before: float = 0.0  # of earlier processes that trained this run
@@ -122,15 +120,20 @@ class State:
                 self.ema.apply_update_(setup.model, self.souped / (self.souped + 1))
             self.souped += 1
 
-    def accept(self, top1: float, loss: float, epoch: int, *, images: float, keep: str) -> bool:
+    def accept(
+        self, value: float, loss: float, epoch: int, *, images: float, keep: str, error: float | None = None
+    ) -> bool:
         """Whether the weights of this validation, on so many images, are the run's from now on.
 
         By `keep=last_good` they are unless an earlier epoch was better by more than one standard error, the rule of Breiman et
-        al. (1984): on few images the highest of many accuracies is a lucky one, and a later epoch has a lower rate.
+        al. (1984): on few images the highest of many accuracies is a lucky one, and a later epoch has a lower rate. `error` is that of a
+        score that is no share of the images, as it was estimated for this epoch.
         """
-        self.highest, score = max(self.highest, top1), (top1, -loss)
+        # A score may be below 0, unlike an accuracy.
+        self.highest, score = value if self.best is None else max(self.highest, value), (value, -loss)
         if keep == "last_good":
-            accepted = top1 >= self.highest - math.sqrt(self.highest * (1 - self.highest) / images)
+            share = math.sqrt(self.highest * (1 - self.highest) / images) if error is None else error
+            accepted = value >= self.highest - share
         else:
             accepted = keep == "last" or self.best is None or score > self.best
         if accepted:

@@ -20,11 +20,20 @@ SHOWN, SHOWN_NEIGHBOURS = 8, 5  # images of a picture, and neighbours of each
 def measure(
     setup: Setup, model: nn.Module, *, batches: int | None = None, keep: list[Tensor] | None = None
 ) -> dict[str, float]:
-    """`loss` on the validation split, or on its first batches, of so many `images`; `top1` where labels are learnt from."""
+    """`loss` on the validation split, or on its first batches, of so many `images`, and the target's score where labels are learnt from."""
     data = setup.data
     if setup.method.unlabelled:
         return _measure_images(setup, batches)
-    return validate(model, data.val, data.preprocessing, setup.accelerator, batches=batches, keep=keep)
+    return validate(
+        model,
+        data.val,
+        data.preprocessing,
+        setup.accelerator,
+        target=setup.method.target,
+        batches=batches,
+        keep=keep,
+        with_error=setup.recipe.keep == "last_good",
+    )
 
 
 def _measure_images(setup: Setup, batches: int | None) -> dict[str, float]:
@@ -55,7 +64,8 @@ class Neighbourhood:
         """Whether there are labels to measure with, and images that can be read in any order."""
         data = self.setup.data
         images = data.images.values()
-        return self.setup.method.unlabelled and len(data.class_names) > 1 and all(x.shards is None for x in images)
+        judged = data.dataset.target.kind == "classes" and len(data.class_names) > 1
+        return self.setup.method.unlabelled and judged and all(x.shards is None for x in images)
 
     def _load(self) -> tuple[Fitted, Fitted]:
         if self.sources is None:

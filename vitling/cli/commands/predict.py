@@ -36,7 +36,7 @@ def predict(
         list[str],
         typer.Argument(metavar="IMAGE", help="Image files and folders; - reads paths from standard input."),
     ],
-    top: Top = 3,
+    top: Top = None,
     weights: Weights = "best",
     tta: AllViews = False,
     raw_probabilities: Annotated[

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from vitling.callbacks import Callback, StudyCallback
-from vitling.cli.terminal.words import count_classes, percent, unlabelled_result
+from vitling.cli.terminal.words import count_classes, unlabelled_result
+from vitling.data.targets import find_score
 from vitling.errors import UserError
 
 SECONDS = 0.5  # between two changes of the display: each is a message that the notebook keeps
@@ -53,13 +54,14 @@ class NotebookProgress(StudyCallback):
         self._move(text, epoch * steps + step, self.epochs * steps)
 
     def on_validation(self, record: dict, timing: dict) -> None:
-        if "val_top1" not in record:
+        score = find_score(record)
+        if score is None:
             self.result = f"{self.prefix}{unlabelled_result(record)} after epoch {record['epoch']}"
             self._show(now=record["epoch"] >= self.epochs)
             return
-        accuracy, best = percent(record["val_top1"]), percent(record["best_top1"])
+        reached, best = (score.show(record[key], digits=2) for key in (score.recorded, score.best))
         self.result = (
-            f"{self.prefix}validation accuracy {accuracy} after epoch {record['epoch']}, the best so far {best}"
+            f"{self.prefix}validation {score.name} {reached} after epoch {record['epoch']}, the best so far {best}"
         )
         self._show(now=record["epoch"] >= self.epochs)
 

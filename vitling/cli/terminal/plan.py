@@ -49,10 +49,15 @@ def show_plan(plan: "Plan", words: list[str], saved: Path | None, why: bool) -> 
             entry(what, text)
     seconds, band = plan.seconds, plan.expected
     assert seconds is not None  # only a brief plan lacks it
-    assert band is not None
     entry("time", f"about {duration(seconds)}", _time_reason(plan) if why else "")
-    correct = f"{100 * band.low:.0f} to {100 * band.high:.0f} %"
-    entry("expect", f"{correct} of new images named correctly (accuracy)", band.reason if why else "")
+    if facts := plan.survey.numbers:
+        median = f"{facts.baseline_mae:.4g}: the mean absolute error of always saying the median, {facts.median:.4g}"
+        entry("to beat", median)
+    elif band is None:
+        entry("expect", "nothing: a band is known of one class per image only; validation says what it reaches")
+    else:
+        correct = f"{100 * band.low:.0f} to {100 * band.high:.0f} %"
+        entry("expect", f"{correct} of new images named correctly (accuracy)", band.reason if why else "")
     console.print()
     for line in plan.warnings:
         print_line(f"warning: {line}")
@@ -118,18 +123,37 @@ def _time_reason(plan: "Plan") -> str:
 def count_rows(survey: "Survey") -> list[tuple[str, str]]:
     """What the data is, one line each."""
     counts = ", ".join(f"{count:,} {split}" for split, count in survey.images.items())
+    sizes = [f"{height} x {width}" for height, width in dict.fromkeys((survey.smallest, survey.largest))]
+    kind = {1: "grey", 3: "colour"}.get(survey.channels, f"{survey.channels} channels")
+    return [
+        ("data", f"{survey.name}: {counts} images"),
+        _label_row(survey),
+        ("images", f"{' to '.join(sizes)} pixels, {kind}, {survey.bits} bits"),
+    ]
+
+
+def _label_row(survey: "Survey") -> tuple[str, str]:
+    if facts := survey.numbers:
+        scale = ", learnt as log(1 + number)" if facts.scale == "log1p" else ""
+        return (
+            "numbers",
+            f"{facts.lowest:.4g} to {facts.highest:.4g}, median {facts.median:.4g}, standard deviation {facts.spread:.4g}{scale}",
+        )
+    if survey.labels_per_image is not None:
+        return _several_row(survey, survey.labels_per_image)
     least, most = (extreme(survey.class_counts, key=survey.class_counts.__getitem__) for extreme in (min, max))
     few, many = survey.class_counts[least], survey.class_counts[most]
     balance = (
         f"{few:,} training images each" if few == many else f"{few:,} ({least}) to {many:,} ({most}) training images"
     )
-    sizes = [f"{height} x {width}" for height, width in dict.fromkeys((survey.smallest, survey.largest))]
-    kind = {1: "grey", 3: "colour"}.get(survey.channels, f"{survey.channels} channels")
-    return [
-        ("data", f"{survey.name}: {counts} images"),
-        ("classes", f"{len(survey.class_counts):,}, {balance}"),
-        ("images", f"{' to '.join(sizes)} pixels, {kind}, {survey.bits} bits"),
-    ]
+    return "grades" if survey.labels == "grades" else "classes", f"{len(survey.class_counts):,}, {balance}"
+
+
+def _several_row(survey: "Survey", several: dict[str, float]) -> tuple[str, str]:
+    """Several labels per image: how many an image has, and which are rare."""
+    rare = ", ".join(f"{name} on {survey.class_counts[name]:,}" for name in survey.rarest[:3])
+    each = f"{several['mean']:.2g} per image on average and {several['most']:.0f} at most, none on {100 * several['without']:.0f} %"
+    return "labels", f"{len(survey.class_counts):,}, {each} of the training images; the rarest: {rare}"
 
 
 def _survey_rows(survey: "Survey") -> list[tuple[str, str]]:

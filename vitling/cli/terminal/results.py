@@ -3,6 +3,7 @@
 import csv
 import json
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,16 +11,29 @@ from rich.markup import escape
 from rich.table import Table
 
 from vitling.cli.terminal.console import console, print_line
+from vitling.cli.terminal.numbers import show_number_predictions, show_numbers_evaluation
 from vitling.cli.terminal.words import percent
 
 if TYPE_CHECKING:
     from vitling.deploy.export import Exported
     from vitling.deploy.prediction import Prediction
+    from vitling.deploy.predictor import LabelPrediction
     from vitling.diagnose.diagnosis import Diagnosis
     from vitling.evaluation.metrics import Evaluation
+    from vitling.evaluation.numbers import NumbersEvaluation
+    from vitling.evaluation.several import SeveralEvaluation
 
 
-def show_evaluation(result: "Evaluation", run: Path) -> None:
+def show_evaluation(result: "Evaluation | SeveralEvaluation | NumbersEvaluation", run: Path) -> None:
+    from vitling.evaluation.numbers import NumbersEvaluation
+    from vitling.evaluation.several import SeveralEvaluation
+
+    if isinstance(result, SeveralEvaluation):
+        _show_several(result, run)
+        return
+    if isinstance(result, NumbersEvaluation):
+        show_numbers_evaluation(result, run)
+        return
     from vitling.evaluation.metrics import describe_point  # which imports torch
 
     low, high = result.top1_interval
@@ -40,6 +54,13 @@ def show_evaluation(result: "Evaluation", run: Path) -> None:
         agreement = [percent(result.balanced_accuracy)]
         agreement += ["-" if value is None else f"{value:.4f}" for value in (result.kappa, result.auroc)]
         summary.add_row("balanced, kappa, AUROC", "   ".join(agreement))
+    if grades := result.grades:
+        summary.add_row("MAE, expected grade", _with_ends(grades["mae"], grades["mae_interval"]))
+        summary.add_row("MAE, likeliest grade", _with_ends(grades["mae_likeliest"], grades["mae_likeliest_interval"]))
+        summary.add_row("kappa, quadratic", _with_ends(result.kappa_quadratic, result.kappa_quadratic_interval))
+        summary.add_row("Spearman's rho", _with_ends(grades["spearman"], grades["spearman_interval"]))
+        if "kendall" in grades:
+            summary.add_row("Kendall's tau-b", _with_ends(grades["kendall"], grades["kendall_interval"]))
     summary.add_row("cross-entropy", f"{result.loss:.4f}")
     summary.add_row("calibration error (ECE)", f"{result.ece:.4f}")
     console.print(summary)
@@ -86,6 +107,48 @@ def show_evaluation(result: "Evaluation", run: Path) -> None:
         print_line(f"next: vitling diagnose {run}    (what limits it, and what to try)")
 
 
+def _with_ends(value: float | None, interval: Sequence[float] | None) -> str:
+    if value is None:
+        return "not defined here"
+    return f"{value:.4f}" + ("" if interval is None else "   (95 % interval {:.4f} to {:.4f})".format(*interval))
+
+
+def _show_several(result: "SeveralEvaluation", run: Path) -> None:
+    summary = Table(
+        title=f"{escape(result.data)}, {result.split} split, {result.images:,} images",
+        show_header=False,
+        title_justify="left",
+    )
+    for name, value in result.facts().items():
+        summary.add_row(name, value)
+    console.print(summary)
+    rows = sorted(result.per_label, key=lambda row: (row["average_precision"] is None, row["average_precision"]))
+    title = "worst 20 labels" if len(rows) > 20 else "per label, worst first"
+    table = Table(title=title, title_justify="left")
+    table.add_column("label", overflow="fold", min_width=8)
+    for name in ("images", "AP", "AUROC", "from", "precision", "recall", "F1"):
+        table.add_column(name)
+    for row in rows[:20]:
+        low_high = row["average_precision_interval"]
+        between = " ({:.2f} to {:.2f})".format(*low_high) if low_high else ""
+        numbers = ("-" if row[what] is None else f"{row[what]:.3f}" for what in ("precision", "recall", "f1"))
+        table.add_row(
+            escape(row["name"]),
+            f"{row['positives']:,}",
+            "-" if row["average_precision"] is None else f"{row['average_precision']:.3f}{between}",
+            "-" if row["auroc"] is None else f"{row['auroc']:.3f}",
+            f"{row['threshold']:.3f}" + ("" if row["fitted"] else ", not fitted"),
+            *numbers,
+        )
+    console.print(table)
+    for note in result.notes:
+        print_line(f"note: {note}")
+    if result.kept:
+        print_line(f"all numbers: {run / result.file_name}")
+    if result.own:
+        print_line(f"next: vitling predict {run} IMAGE ...")
+
+
 SUMMARY_LINES = 8
 
 
@@ -122,27 +185,70 @@ def summary_lines(diagnosis: "Diagnosis", most: int = SUMMARY_LINES) -> list[str
 
 def show_predictions(predictions: "list[Prediction]", form: str) -> None:
     """Print predictions as a table, JSON or CSV; images that were skipped end up on standard error, with the reason."""
+    from vitling.deploy.predictor import LabelPrediction, NumberPrediction
+
+    numbers = [p for p in predictions if isinstance(p, NumberPrediction)]
     seen = [p for p in predictions if p.skipped is None]
-    if form == "json":
+    labelled = [p for p in seen if isinstance(p, LabelPrediction)]
+    if numbers:
+        show_number_predictions(numbers, form)
+    elif form == "json":
         print(json.dumps([vars(p) for p in predictions], indent=1, ensure_ascii=False))
     elif form == "csv":
-        writer = csv.writer(sys.stdout)
-        writer.writerow(["path", "class", "probability"])
-        for p in seen:
-            writer.writerows([p.path, name, share] for name, share in zip(p.classes, p.probabilities, strict=True))
+        csv.writer(sys.stdout).writerows(_label_rows(labelled) if labelled else _class_rows(seen))
     else:
-        table = Table("image", "class", "probability", "then")
-        for p in seen:
-            then = ", ".join(
-                f"{name} {percent(share)}" for name, share in zip(p.classes[1:], p.probabilities[1:], strict=True)
-            )
-            table.add_row(escape(p.path), escape(p.classes[0]), percent(p.probabilities[0]), escape(then))
-        console.print(table)
+        console.print(_label_table(labelled) if labelled else _class_table(seen))
         if folders := {str(Path(p.attention).parent) for p in seen if p.attention}:
             print_line(f"where it looked: {', '.join(folders)}")
     for p in predictions:
         if p.skipped is not None:
             print(f"skipped {p.path}: {p.skipped}", file=sys.stderr)
+
+
+def _class_rows(seen: "list[Prediction]") -> Iterator[tuple]:
+    """The classes of every image; of grades with the expected one."""
+    from vitling.deploy.predictor import GradePrediction
+
+    graded = bool(seen) and isinstance(seen[0], GradePrediction)
+    yield "path", "class", "probability", *(["expected"] if graded else [])
+    for p in seen:
+        expected = [p.expected] if isinstance(p, GradePrediction) else []
+        yield from ((p.path, name, share, *expected) for name, share in zip(p.classes, p.probabilities, strict=True))
+
+
+def _label_rows(seen: "list[LabelPrediction]") -> Iterator[tuple]:
+    """Every label of every image, and whether the image has it."""
+    yield "path", "label", "probability", "present"
+    for p in seen:
+        pairs = zip(p.classes, p.probabilities, strict=True)
+        yield from ((p.path, name, share, int(name in p.labels)) for name, share in pairs)
+
+
+def _class_table(seen: "list[Prediction]") -> Table:
+    from vitling.deploy.predictor import GradePrediction
+
+    graded = bool(seen) and isinstance(seen[0], GradePrediction)
+    table = Table("image", "class", "probability", "then", *(["expected grade"] if graded else []))
+    for p in seen:
+        then = ", ".join(
+            f"{name} {percent(share)}" for name, share in zip(p.classes[1:], p.probabilities[1:], strict=True)
+        )
+        expected = [f"{p.expected:.4g}"] if isinstance(p, GradePrediction) else []
+        table.add_row(escape(p.path), escape(p.classes[0]), percent(p.probabilities[0]), escape(then), *expected)
+    return table
+
+
+def _label_table(seen: "list[LabelPrediction]") -> Table:
+    """The labels that each image has, and the others, the likeliest first."""
+    table = Table("image", "labels", "others")
+    for p in seen:
+        known = list(zip(p.classes, p.probabilities, strict=True))
+        has, others = (
+            ", ".join(f"{name} {percent(share)}" for name, share in known if (name in p.labels) is here)
+            for here in (True, False)
+        )
+        table.add_row(escape(p.path), escape(has) or "none", escape(others))
+    return table
 
 
 def show_exported(exported: "Exported") -> None:

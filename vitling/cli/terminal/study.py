@@ -15,7 +15,8 @@ from rich.progress import Progress
 from vitling.callbacks import Callback, StudyCallback
 from vitling.cli.terminal.console import print_line, print_pairs, print_whole
 from vitling.cli.terminal.training import Bars, Plain, calling_back, resumable
-from vitling.cli.terminal.words import duration, percent
+from vitling.cli.terminal.words import duration
+from vitling.data.targets import find_score
 from vitling.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
@@ -129,7 +130,8 @@ class LiveStudyRun(PlainStudyRun):
         self.study.bars.move(self.label, epoch * steps + step, round(self.epochs * steps), text)
 
     def on_validation(self, record: dict, timing: dict) -> None:
-        self.last = f"val {percent(record['val_top1'])}" if "val_top1" in record else ""
+        score = find_score(record)
+        self.last = f"val {score.show(record[score.recorded], digits=2)}" if score else ""
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from vitling.cli.terminal.console import console, fold, note, print_line
 from vitling.cli.terminal.notebook import NotebookProgress, in_notebook
 from vitling.cli.terminal.watching import BARS, Watch
 from vitling.cli.terminal.words import count_classes, duration, percent, unlabelled_result
+from vitling.data.targets import Score, find_score
 from vitling.evaluation.intervals import wilson_interval
 
 if TYPE_CHECKING:
@@ -65,20 +66,21 @@ class Plain(Callback):
     def line(self, record: dict, *, with_curve: bool = False) -> str:
         """A validation in a line; with the curve of those before it, as far as there is room."""
         epochs = str(math.ceil(self.epochs))
-        if "val_top1" not in record:
+        score = find_score(record)
+        if score is None:
             begin = f"epoch {record['epoch']:>{len(epochs)}}/{epochs}  loss {record['train_loss']:.3f}  "
             return f"{begin}{unlabelled_result(record)}  {duration(self.left(record['epoch']))} left"
-        begin = f"epoch {record['epoch']:>{len(epochs)}}/{epochs}  loss {record['train_loss']:.3f}  val {100 * record['val_top1']:.1f} %  "
-        end = f"best {100 * record['best_top1']:.1f} % in {record['best_epoch']}  {duration(self.left(record['epoch']))} left"
+        begin = f"epoch {record['epoch']:>{len(epochs)}}/{epochs}  loss {record['train_loss']:.3f}  val {_short(score, record[score.recorded])}  "
+        end = f"best {_short(score, record[score.best])} in {record['best_epoch']}  {duration(self.left(record['epoch']))} left"
         curve = self.watch.curve(min(CURVE, LINE - len(begin) - len(end) - 2)) if with_curve else ""
         return f"{begin}{curve}  {end}" if curve else begin + end
 
     def on_validation(self, record: dict, timing: dict) -> None:
-        watched = "val_top1" in record
-        if watched:
+        score = find_score(record)
+        if score:
             self.watch.add(record)
         self.pending = self.line(record)
-        warning = self.watch.warning(record, self.epochs) if watched else None
+        warning = self.watch.warning(record, self.epochs) if score else None
         if warning or time.monotonic() - self.shown_at >= 2 or record["epoch"] >= self.epochs:
             self.flush()
         if warning:
@@ -101,12 +103,14 @@ class Plain(Callback):
         if run.unlabelled:
             self.end_unlabelled(run)
             return
+        score = run.score
         self.log(
             f"stopped: {info['stopped']}, after {duration(info['wall_seconds'])}. "
-            f"Best validation accuracy {percent(best['val_top1'])} in epoch {best['epoch']}."
+            f"Best validation {score.name} {score.show(best[score.recorded], digits=2)} in epoch {best['epoch']}."
         )
         has_test = "test" in info["data"].get("splits", ["test"])
-        if images := info["data"].get("val_images"):
+        images = info["data"].get("val_images")
+        if images and score.of_images:
             self.log(_meaning(best["val_top1"], images, info["data"].get("val_groups"), has_test))
         self.log(f"run directory: {run.path}")
         if has_test:
@@ -143,6 +147,11 @@ class Plain(Callback):
             self.log("the test split was among the images: a test number afterwards is of images that it has seen.")
         self.log(f"run directory: {run.path}    (its weights are those of the last epoch)")
         self.log(f"next: vitling train DATA init={run.path}")
+
+
+def _short(score: Score, value: float) -> str:
+    """A score in a line that has little room."""
+    return score.show(value) if score.of_images else f"{score.short} {score.show(value)}"
 
 
 def _meaning(accuracy: float, images: int, groups: int | None, has_test: bool) -> str:
@@ -204,7 +213,8 @@ class Live(Plain):
         self.bars.move("training", epoch * steps + step, round(self.epochs * steps), text)
 
     def on_validation(self, record: dict, timing: dict) -> None:
-        self.last = f"val {percent(record['val_top1'])}" if "val_top1" in record else ""
+        score = find_score(record)
+        self.last = f"val {score.show(record[score.recorded], digits=2)}" if score else ""
         super().on_validation(record, timing)
 
     def line(self, record: dict, *, with_curve: bool = True) -> str:

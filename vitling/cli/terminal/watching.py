@@ -1,4 +1,6 @@
-"""What one watches of a training: a small curve of the validation accuracy, and whether the run overfits."""
+"""What one watches of a training: a small curve of the validation score, and whether the run overfits."""
+
+from vitling.data.targets import find_score
 
 BARS = "▁▂▃▄▅▆▇█"
 RISEN = 1.1  # times its lowest: from there on the validation loss is said to rise
@@ -9,18 +11,20 @@ class Watch:
     """The validations of a run so far."""
 
     def __init__(self) -> None:
-        self.accuracies: list[float] = []
+        self.scores: list[float] = []
         self.lowest: tuple[float, int] | None = None  # validation loss, and its epoch
         self.overfits = False
 
     def add(self, record: dict) -> None:
-        self.accuracies.append(record["val_top1"])
+        score = find_score(record)
+        assert score, "what learns without labels is not watched"
+        self.scores.append(record[score.recorded])
         if self.lowest is None or record["val_loss"] < self.lowest[0]:
             self.lowest = record["val_loss"], record["epoch"]
 
     def curve(self, width: int) -> str:
-        """The accuracies so far, a character for each or for several of them, between their lowest and their highest."""
-        values, width = self.accuracies, min(width, len(self.accuracies))
+        """The scores so far, a character for each or for several of them, between their lowest and their highest."""
+        values, width = self.scores, min(width, len(self.scores))
         if width < 2:
             return ""
         low, high = min(values), max(values)

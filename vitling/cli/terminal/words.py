@@ -3,6 +3,7 @@
 import re
 from typing import Annotated
 
+from vitling.data.targets import Target
 from vitling.errors import UserError
 from vitling.training.duration import parse_duration
 from vitling.validation.values import Range, Side, check, show
@@ -62,7 +63,9 @@ def percent(share: float | None) -> str:
 
 def count_classes(facts: dict) -> str:
     """The classes of a training, where it learns from labels."""
-    return f"{facts['classes']} classes" if facts["classes"] else "without labels"
+    if not facts["classes"]:
+        return "without labels"
+    return Target(facts.get("labels", "classes"), ("",) * facts["classes"]).in_words
 
 
 def unlabelled_result(record: dict) -> str:

@@ -26,7 +26,7 @@ from vitling.errors import UserError
 from vitling.recipes import Recipe
 
 SHUFFLE_BUFFER = 8192  # images of a stream that wait, encoded, to be drawn from
-Batch: TypeAlias = dict[str, Any]  # "image" (a tensor, or Ragged), "label", "index"
+Batch: TypeAlias = dict[str, Any]  # "image" (a tensor, or Ragged), "label", "index", and "target" where there are some
 
 
 def step_seed(*parts: object) -> int:
@@ -43,6 +43,9 @@ class Resident:
     """A split decoded once, as uint8 (N, C, H, W)."""
 
     shards: Tensor | None = None  # of a stream: which shard each image is from, by which it is shuffled
+    targets: Tensor | None = (
+        None  # what is to be learnt where that is no class number; it goes along as batch["target"]
+    )
 
     def __init__(self, images: Tensor, labels: Tensor):
         self.images, self.labels = images, labels
@@ -62,6 +65,7 @@ class ResidentPictures:
     """A training split decoded once, each picture as large as it is kept for crops of it."""
 
     shards: Tensor | None = None
+    targets: Tensor | None = None
 
     def __init__(self, images: Ragged, labels: Tensor):
         self.images, self.labels = images, labels
@@ -85,6 +89,7 @@ class Streamed:
     """
 
     shards: Tensor | None = None
+    targets: Tensor | None = None
 
     def __init__(
         self,
@@ -132,6 +137,7 @@ class StreamedShards:
     def __init__(self, images: StreamImages, *, workers: int, keeping: Keeping | None = None, **fit_args: Any):
         self.stream = Sequential(images, workers=workers, keeping=keeping, **fit_args)
         self.labels, self.shards = self.stream.labels, self.stream.shards
+        self.targets: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -286,6 +292,8 @@ class TrainLoader:
             mine = [{name: value[self.rank :: self.world] for name, value in drawn.items()} for drawn in draws]
             if self.weights is not None:
                 batch["weight"] = self.weights[batch["index"]]
+            if self.source.targets is not None:
+                batch["target"] = self.source.targets[batch["index"]]
             yield list(self._augmented(batch, mine, recipe.accumulate))
         if stop is None:
             self.source.read_ahead(self._plan(epoch + 1))
@@ -347,6 +355,8 @@ def eval_batches(
     """
     plan = list(torch.arange(len(source)).split(batch_size))[rank::world]
     for batch in source.batches(plan):
+        if source.targets is not None:
+            batch["target"] = source.targets[batch["index"]]
         moved = {name: value.to(device) for name, value in batch.items()}
         yield {**moved, "image": normalize(moved["image"])}
     if again:

@@ -68,7 +68,7 @@ def load_split(
         shelf = cache.shelf(images, **args) if cache else None
         _fill(shelf, lambda i: load_image(images, i, **args), bytes_each, **told)
         return _stream(images, reading, shelf, **args)
-    return _with_shards(Resident(decode(images, cache=cache, **told, **args), torch.as_tensor(images.labels)), images)
+    return _as_learnt(Resident(decode(images, cache=cache, **told, **args), torch.as_tensor(images.labels)), images)
 
 
 def load_pictures(
@@ -84,20 +84,21 @@ def load_pictures(
         return _stream(images, reading, shelf, keeping=keeping)
     kept, labels = keep_images(images, keeping, cache=cache, **told), images.labels
     if isinstance(kept, Ragged):
-        return _with_shards(ResidentPictures(kept, torch.as_tensor(labels)), images)
-    return _with_shards(Resident(kept, torch.as_tensor(labels)), images)
+        return _as_learnt(ResidentPictures(kept, torch.as_tensor(labels)), images)
+    return _as_learnt(Resident(kept, torch.as_tensor(labels)), images)
 
 
 def _stream(images: Images, reading: Reading, shelf: Shelf | None, **how: Any) -> Streamed | StreamedShards:
     """Images batch by batch: in any order, or as their shards give them where they do not lie in the cache."""
     if isinstance(images, StreamImages) and (shelf is None or shelf.missing):
         return StreamedShards(images, workers=reading.workers, **how)
-    return _with_shards(Streamed(images, workers=reading.workers, shelf=shelf, **how), images)
+    return _as_learnt(Streamed(images, workers=reading.workers, shelf=shelf, **how), images)
 
 
-def _with_shards(source: Kind, images: Images) -> Kind:
-    """A stream is shuffled in the same way wherever its images are kept."""
+def _as_learnt(source: Kind, images: Images) -> Kind:
+    """A stream is shuffled in the same way wherever its images are kept, and they have the same targets."""
     source.shards = None if images.shards is None else torch.as_tensor(images.shards)
+    source.targets = None if images.targets is None else torch.as_tensor(images.targets)
     return source
 
 

@@ -1,10 +1,11 @@
 """From a recipe to splits that can be batched: open, carve, choose a size, decode or stream, measure mean and std."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from vitling.callbacks import Callback
@@ -18,7 +19,8 @@ from vitling.data.pipeline.preprocessing import Preprocessing, as_size, natural_
 from vitling.data.pipeline.reading import Reading, load_pictures, load_split
 from vitling.data.sources.dataset import Dataset, open_dataset
 from vitling.data.sources.images import Images
-from vitling.data.splits import carve_validation, k_folds, take_fraction
+from vitling.data.splits import carve_validation, k_folds, name_some, take_fraction
+from vitling.data.targets import Target, lacking
 from vitling.errors import UserError
 from vitling.recipes import Recipe, to_dict
 
@@ -58,6 +60,7 @@ def prepare_training_data(
     """Open the recipe's data, unless `dataset` is just that, and make its training and validation splits ready."""
     dataset = open_recipe_data(recipe, reading, opened=dataset)
     train, val = split_training(dataset, recipe)
+    dataset = decide_bins(dataset, train)
     _check_shuffling(recipe, train)
     size = as_size(recipe.img_size) or natural_size(train) or model_size
     args: dict[str, Any] = dict(
@@ -137,39 +140,80 @@ def open_recipe_data(recipe: Recipe, reading: Reading, *, opened: Dataset | None
         on_bad_image=recipe.on_bad_image,
         test_split=recipe.test_split,
         group=recipe.group,
+        labels=recipe.labels,
         opened=opened,
     )
 
 
 def split_training(dataset: Dataset, recipe: Recipe) -> tuple[Images, Images]:
     """Training and validation images: the data's own validation split, a fold, or a part carved from train."""
-    train, names = dataset.splits["train"], dataset.class_names
+    train, target = dataset.splits["train"], dataset.target
+    names = dataset.class_names if target.has_classes else None
     val = dataset.splits.get("val")
     if recipe.fraction_rule == "bootstrapping":
-        train = _part(train, recipe, names)
+        target.require_classes("fraction_rule=bootstrapping divides", dataset.name)
+        train = _part(train, recipe, target, names)
     if recipe.folds:
         if val is not None:
             raise UserError(
                 f"folds={recipe.folds} asks for k-fold, but the data brings a validation split; use folds=0."
             )
-        kept, held = k_folds(train.labels, recipe.folds, recipe.seed, class_names=names, groups=train.groups)[
+        kept, held = k_folds(_strata(target, train), recipe.folds, recipe.seed, class_names=names, groups=train.groups)[
             recipe.fold
         ]
         train, val = train.subset(kept), train.subset(held)
     elif val is None:
         kept, held = carve_validation(
-            train.labels, fraction=recipe.val_fraction, seed=recipe.seed, class_names=names, groups=train.groups
+            _strata(target, train),
+            fraction=recipe.val_fraction,
+            seed=recipe.seed,
+            class_names=names,
+            groups=train.groups,
         )
         train, val = train.subset(kept), train.subset(held)
     if recipe.fraction_rule == "vitling":  # last, so that every fraction is validated on the same images
-        train = _part(train, recipe, names)
+        train = _part(train, recipe, target, names)
+    if train.targets is not None and target.kind == "several":
+        _check_labels_left(train, val, dataset, recipe)
     return train, val
 
 
-def _part(train: Images, recipe: Recipe, names: list[str]) -> Images:
+def decide_bins(dataset: Dataset, train: Images) -> Dataset:
+    """The data with bins for its numbers, from training images alone; other data as it is."""
+    if dataset.target.kind != "numbers":
+        return dataset
+    target = dataset.target.with_bins(train.targets)
+    return replace(dataset, class_names=list(target.names), target=target)
+
+
+def _strata(target: Target, images: Images) -> np.ndarray:
+    return target.strata(images.labels, images.targets, images.groups)
+
+
+def _check_labels_left(train: Images, val: Images, dataset: Dataset, recipe: Recipe) -> None:
+    assert train.targets is not None, "images of several labels have targets"
+    assert val.targets is not None, "and so has every split"
+    if not val.targets.any():
+        raise UserError(
+            f"no validation image of {dataset.name} has any label, so that nothing can be measured; set another seed or a larger val_fraction."
+        )
+    # A part of the images may lack a label: then it is learnt that nothing has it.
+    if recipe.fraction == 1 and (gone := lacking(train.targets, dataset.target.names, 1)):
+        raise UserError(
+            f"no image with {name_some(gone, 'the label', 'the labels')} of {dataset.name} is left to train on; set another seed or fewer "
+            "folds, or remove the label."
+        )
+
+
+def _part(train: Images, recipe: Recipe, target: Target, names: list[str] | None) -> Images:
     if recipe.fraction == 1:
         return train
     kept = take_fraction(
-        train.labels, recipe.fraction, recipe.seed, recipe.fraction_rule, class_names=names, groups=train.groups
+        _strata(target, train),
+        recipe.fraction,
+        recipe.seed,
+        recipe.fraction_rule,
+        class_names=names,
+        groups=train.groups,
     )
     return train.subset(kept)

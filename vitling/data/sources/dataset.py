@@ -29,6 +29,7 @@ from vitling.data.sources.images import (
 from vitling.data.sources.memory import PREFIX as MEMORY
 from vitling.data.sources.memory import read_memory
 from vitling.data.sources.named import NAMES, is_saved_table, match_name, read_hub, read_named
+from vitling.data.sources.ordered import check_numbers, numbers_hint, order_grades
 from vitling.data.sources.parquet import read_parquet
 from vitling.data.sources.parts import PREFIX as PART
 from vitling.data.sources.parts import read_part
@@ -45,6 +46,7 @@ from vitling.data.sources.unlabelled import (
     without_labels,
 )
 from vitling.data.splits import name_some
+from vitling.data.targets import CLASSES, KINDS, Kind, Target, lacking
 from vitling.data.threads import map_threads
 from vitling.errors import UserError, did_you_mean
 from vitling.files import check_path, what_else
@@ -58,9 +60,9 @@ HEADS = 2000  # images whose heads are read to learn channels and depth
 LISTS = {".csv": read_csv, ".tsv": read_csv, ".txt": read_list, ".lst": read_list}
 FILES = {
     ".npz": read_npz,
-    ".zip": lambda path, group: read_zip(path),
-    ".tar": lambda path, group: read_tar(path),
-    ".parquet": lambda path, group: read_parquet(by_split([path]), group),
+    ".zip": lambda path, group, labels: read_zip(path),
+    ".tar": lambda path, group, labels: read_tar(path),
+    ".parquet": lambda path, group, labels: read_parquet(by_split([path]), group, labels),
 }
 ALLOWED = f"a folder of class folders, of .tar shards or of .parquet tables, and {', '.join((*FILES, *LISTS))} files"
 SAMPLED_FILES = 100_000  # files of a split that a look asks for their size
@@ -78,6 +80,7 @@ class Request(NamedTuple):
     test_split: str = "test"
     sampled: bool = False
     group: str = ""
+    labels: str = "auto"
 
 
 @dataclass
@@ -99,11 +102,13 @@ class Dataset:
         True  # False: to learn from without labels; with more than one class there are some to measure with
     )
     with_test: bool = False  # images of the test split are among those to learn from
+    target: Target = CLASSES  # what a model is to give for an image
 
     white = renamed_attribute("white", "max_value")
 
     def __post_init__(self) -> None:
         self.image_fingerprint = self.image_fingerprint or self.fingerprint
+        self.target = self.target if self.target.names else Target(self.target.kind, tuple(self.class_names))
 
 
 def open_dataset(
@@ -117,6 +122,7 @@ def open_dataset(
     test_split: str = "test",
     sampled: bool = False,
     group: str = "",
+    labels: str = "auto",
     opened: Dataset | None = None,
 ) -> Dataset:
     """Find the images and labels that `data` names. Pixels are read later, by `decode` or while streaming.
@@ -127,7 +133,7 @@ def open_dataset(
     numbered as it numbers them, and a part of its classes or a lone test split is enough. With test_split="val" what the data
     calls val is the test split, as papers use ImageNet's, and there is no other. With `sampled`, of very many files only some are asked for
     their size, which is enough for a look; the fingerprint is then another one than training's. `group` says which images belong together,
-    such as those of one patient: a column or array, or a pattern for file names (see `vitling.data.groups`). `opened` is a dataset that is at
+    such as those of one patient: a column or array, or a pattern for file names (see `vitling.data.groups`). `labels` says what the labels are (see `vitling.data.targets`). `opened` is a dataset that is at
     hand: returned where the same would come out, and not searched for again where it lies in the same place.
     """
     data, root = os.fspath(data), None if root is None else os.fspath(root)
@@ -139,21 +145,18 @@ def open_dataset(
         raise UserError(f"channels={channels} is not possible; leave it out to infer it from the images")
     if test_split not in TEST_SPLITS:
         raise UserError(f"unknown test_split '{test_split}'. {did_you_mean(test_split, TEST_SPLITS)}")
+    if labels not in ("auto", *KINDS):
+        raise UserError(f"unknown labels '{labels}'. {did_you_mean(labels, ('auto', *KINDS))}")
     classes = None if class_names is None else tuple(class_names)
-    request = Request(canonical_name(data), root, channels, on_bad_image, classes, test_split, sampled, group)
+    request = Request(canonical_name(data), root, channels, on_bad_image, classes, test_split, sampled, group, labels)
     if opened and opened.request:
         request = request._replace(sampled=sampled and opened.request.sampled)  # all of them are enough for a look, too
     if opened and _gives_the_same(opened, request):
         return opened
-    if (
-        opened
-        and opened.request
-        and opened.found
-        and (opened.request[:2], opened.request[-2:]) == (request[:2], request[-2:])
-    ):
+    if opened and opened.found and _is_found_there(opened, request):
         name, found = opened.name, opened.found
     else:
-        name, found = _find(data, root, download, sampled, group)
+        name, found = _find(data, root, download, sampled, group, labels)
         request = request._replace(sampled=any(map(_lacks_sizes, found.splits.values())))
     # Copies, because labels and transparency are set below, and another dataset may share what was found.
     splits = {split: copy(found.splits[split]) for split in ("train", "val", "test") if split in found.splits}
@@ -174,18 +177,27 @@ def open_dataset(
 
     if not found.labelled:
         names = found.class_names
-        if not usable_labels(names, splits):
+        if found.labels != "classes" or not usable_labels(names, splits):  # neighbours are measured by classes
             names, splits = NO_LABELS, without_labels(splits)
         if len(splits["train"]) < 2:
             raise UserError(f"{data} holds {len(splits['train'])} images to learn from; at least two are needed")
     elif class_names is None:
         names = found.class_names
-        _check_classes(data, names, splits)
+        _check_names(data, names, splits, fewest=1 if found.labels == "numbers" else 2)
+        if labels == "grades":
+            names = order_grades(data, names, splits)
+        CHECKS[found.labels](data, names, splits, notes)
+    elif found.labels == "numbers":
+        names = found.class_names  # numbers are what they are, whatever the model calls its bins
     else:
         names = list(class_names)
-        splits = _renumber(data, splits, found.class_names, names, notes)
+        splits = (_renumber if found.labels == "classes" else _reorder)(data, splits, found, names, notes)
+    kind: Kind = "grades" if labels == "grades" and found.labels == "classes" else found.labels
+    target = Target(kind if found.labelled else "classes", tuple(names))
+    for images in splits.values():
+        images.labels = target.strata(images.labels, images.targets, images.groups)
     notes += _shared_images(splits)
-    notes += group_notes(splits, found.grouped_by, names)
+    notes += group_notes(splits, found.grouped_by, names if target.has_classes else [])
     if "train" in splits:
         notes += suspect_groups(splits["train"])
     channels, max_value = _look(data, splits.get("train") or next(iter(splits.values())), channels, notes)
@@ -195,7 +207,7 @@ def open_dataset(
         fingerprint = hashlib.sha256(fingerprint.encode() + groups).hexdigest()
     if test_split == "val":
         splits = _test_on_val(data, splits, notes)
-    kept = (skipped, notes, request, found, image_fingerprint, found.labelled, found.with_test)
+    kept = (skipped, notes, request, found, image_fingerprint, found.labelled, found.with_test, target)
     return Dataset(name, names, channels, splits, fingerprint, max_value, *kept)
 
 
@@ -217,8 +229,23 @@ def _gives_the_same(opened: Dataset, request: Request) -> bool:
     """Whether a request would open this again: channels and class names may be asked for as they turned out to be."""
     if opened.request is None:
         return False
-    turned_out = opened.request._replace(channels=opened.channels, class_names=tuple(opened.class_names))
+    turned_out = opened.request._replace(
+        channels=opened.channels, class_names=tuple(opened.class_names), labels=opened.target.kind
+    )
     return all(value in known for value, *known in zip(request, opened.request, turned_out, strict=True))
+
+
+def _is_found_there(opened: Dataset, request: Request) -> bool:
+    """Whether what a dataset was made of is what a request would find."""
+    known = opened.request
+    if known is None or request.labels not in (known.labels, opened.target.kind):
+        return False
+    return (known.data, known.root, known.sampled, known.group) == (
+        request.data,
+        request.root,
+        request.sampled,
+        request.group,
+    )
 
 
 def canonical_name(data: str | os.PathLike) -> str:
@@ -233,15 +260,29 @@ def canonical_name(data: str | os.PathLike) -> str:
     return str(path.resolve()) if path.exists() else absolute_pattern(data) or data
 
 
-def _find(data: str, root: str | None, download: bool, sampled: bool, group: str) -> tuple[str, Found]:
+def _find(data: str, root: str | None, download: bool, sampled: bool, group: str, labels: str) -> tuple[str, Found]:
     """What a source holds, and the groups of its images."""
     if data.startswith(PART):
-        return read_part(data, lambda whole: _find(whole, root, download, False, group))
+        return read_part(data, lambda whole: _find(whole, root, download, False, group, labels))
     if is_unlabelled(data):
-        return read_unlabelled(data, lambda given: _find(given, root, download, sampled, group))
+        return read_unlabelled(data, lambda given: _find(given, root, download, sampled, group, labels))
+    if labels == "several" and not _may_have_several(data):
+        raise _one_each(data)
+    if labels == "numbers" and not _may_have_numbers(data):
+        raise _no_numbers(data)
     pattern = group if is_pattern(group) else ""
     column = "" if pattern else group
-    name, found = _find_images(data, root, download, sampled, column)
+    name, found = _find_images(data, root, download, sampled, column, labels)
+    if labels == "several" and found.labels != "several":
+        raise _one_each(data)
+    if labels == "numbers" and found.labels != "numbers":
+        raise _no_numbers(data)
+    if labels == "auto" and found.labels == "numbers":
+        raise UserError(f"the labels of {data} are numbers; set labels=numbers")
+    if labels in ("classes", "grades") and found.labels != "classes":
+        raise UserError(
+            f"labels={labels}: the images of {data} have {found.labels} (labels={found.labels}); leave labels= out, or give other data"
+        )
     if column and found.grouped_by != column:
         raise UserError(
             f"group={group} names a column or an array, and {data} has none; tables (.csv, .tsv, .parquet, hf:) and .npz files do, and file "
@@ -261,7 +302,49 @@ def takes_root(data: str) -> bool:
     return path.suffix.lower() in LISTS and not path.is_dir()
 
 
-def _find_images(data: str, root: str | None, download: bool, sampled: bool, column: str) -> tuple[str, Found]:
+def _may_have_several(data: str) -> bool:
+    """Whether it is of a kind whose images can have several labels: known before anything is downloaded."""
+    path = Path(data).expanduser()
+    if data.startswith(MEMORY) or find_source(data):
+        return True
+    if match_name(data) or data.startswith((HUB, "hf:")) or is_address(data):
+        return False
+    if path.is_dir():
+        return not (is_saved_table(path) or files_of_kind(path, ".tar"))
+    return path.suffix.lower() in (".npz", ".csv", ".tsv", ".parquet")
+
+
+def _one_each(data: str) -> UserError:
+    return UserError(
+        f"labels=several: the images of {data} have one label each, as those of named data, hubs, streams, shards and lists have; several labels "
+        "are read from .npz arrays (N, labels) of 0 and 1, tables (.csv, .tsv, .parquet) and folders of links: leave labels= out, or give one of these."
+    )
+
+
+def _may_have_numbers(data: str) -> bool:
+    """Whether it is of a kind whose labels can be real numbers: known before anything is downloaded."""
+    path = Path(data).expanduser()
+    if data.startswith(MEMORY) or find_source(data):
+        return True
+    if match_name(data) or data.startswith((HUB, "hf:")) or is_address(data):
+        return False
+    if path.is_dir():
+        return bool(files_of_kind(path, ".parquet")) and not is_saved_table(path)
+    if len(files := expand_braces(data)) > 1:
+        return all(Path(file).suffix.lower() == ".parquet" for file in files)
+    return path.suffix.lower() in (".npz", ".parquet", *LISTS) or not path.exists()  # which is said elsewhere
+
+
+def _no_numbers(data: str) -> UserError:
+    return UserError(
+        f"labels=numbers: the labels of {data} are the names of classes; numbers are read from tables (.csv, .tsv, .parquet), lists and .npz arrays. "
+        "For classes in an order set labels=grades, else leave labels= out"
+    )
+
+
+def _find_images(
+    data: str, root: str | None, download: bool, sampled: bool, column: str, labels: str
+) -> tuple[str, Found]:
     """Which kind of source it is, and what it holds."""
     name, path = match_name(data), Path(data).expanduser()
     if root is not None and not takes_root(data):
@@ -284,7 +367,7 @@ def _find_images(data: str, root: str | None, download: bool, sampled: bool, col
             found.notes.append(f"'{data}' is the named dataset; for what lies in this folder write ./{data}")
         return name, found
     if len(expand_braces(data)) > 1 and not path.exists():
-        return Path(data).name, _read_pattern(data, column)
+        return Path(data).name, _read_pattern(data, column, labels)
     if not data or not path.exists():
         if not data or path.suffix or any(separator in data for separator in "/\\"):
             raise UserError(
@@ -293,21 +376,23 @@ def _find_images(data: str, root: str | None, download: bool, sampled: bool, col
         raise UserError(
             f"unknown dataset '{data}', and no such path. {did_you_mean(data, {**NAMES, **SOURCES}, show=20)}"
         )
-    return path.resolve().stem if path.is_file() else path.resolve().name, _read_path(path, root, sampled, column)
+    return path.resolve().stem if path.is_file() else path.resolve().name, _read_path(
+        path, root, sampled, column, labels
+    )
 
 
-def _read_path(path: Path, root: str | None, sampled: bool, column: str) -> Found:
+def _read_path(path: Path, root: str | None, sampled: bool, column: str, labels: str) -> Found:
     suffix = path.suffix.lower()
     try:
         if path.is_dir():
-            return _read_folder(path, sampled, column)
+            return _read_folder(path, sampled, column, labels)
         if other := what_else(path):
             raise UserError(f"{path} is {other}; {ALLOWED} are allowed")
         refuse_compressed(path)
         if suffix in FILES:
-            return FILES[suffix](path, column)
+            return FILES[suffix](path, column, labels)
         if suffix in LISTS:
-            return LISTS[suffix](path, root, column)
+            return LISTS[suffix](path, root, column, labels)
     except UserError:
         raise
     except (UnicodeDecodeError, csv.Error) as error:
@@ -318,18 +403,18 @@ def _read_path(path: Path, root: str | None, sampled: bool, column: str) -> Foun
     raise UserError(f"{path} is {kind}; {ALLOWED} are allowed")
 
 
-def _read_folder(path: Path, sampled: bool, column: str) -> Found:
+def _read_folder(path: Path, sampled: bool, column: str, labels: str) -> Found:
     """A folder of class folders, of shards or tables, or one that Hugging Face's save_to_disk wrote."""
     if is_saved_table(path):
         return read_hub(str(path), download=False, group=column)
     if shards := files_of_kind(path, ".tar"):
         return read_shards(by_split(shards))
     if tables := files_of_kind(path, ".parquet"):
-        return read_parquet(by_split(tables), column)
-    return read_tree(DiskTree(path, SAMPLED_FILES) if sampled else path)
+        return read_parquet(by_split(tables), column, labels)
+    return read_tree(DiskTree(path, SAMPLED_FILES if sampled else None), labels)
 
 
-def _read_pattern(data: str, column: str) -> Found:
+def _read_pattern(data: str, column: str, labels: str) -> Found:
     """Shards that a pattern with braces names."""
     paths = [Path(name).expanduser() for name in expand_braces(data)]
     if missing := next((path for path in paths if not path.is_file()), None):
@@ -338,7 +423,7 @@ def _read_pattern(data: str, column: str) -> Found:
     if endings == {".tar"}:
         return read_shards(by_split(paths))
     if endings == {".parquet"}:
-        return read_parquet(by_split(paths), column)
+        return read_parquet(by_split(paths), column, labels)
     raise UserError(f"{data} stands for {len(paths)} files; shards are .tar or .parquet")
 
 
@@ -383,11 +468,11 @@ def _leave_out_bad(splits: dict[str, Images]) -> tuple[dict[str, Images], list[s
     return kept, skipped
 
 
-def _check_classes(data: str, names: list[str], splits: dict[str, Images]) -> None:
-    """Every split has every class, and training at least two images of each."""
+def _check_names(data: str, names: list[str], splits: dict[str, Images], *, fewest: int) -> None:
+    """There is a train split, and there are two classes or labels at least, whose names can be written and told apart."""
     if "train" not in splits:
         raise UserError(f"{data} has no train split, only {', '.join(splits)}; rename one of them to train")
-    if len(names) < 2:
+    if len(names) < fewest:
         only = f" ('{names[0]}')" if names else ""
         raise UserError(f"{data} has only one class{only}; at least two are needed, each in a folder or with a label")
     if unwritable := next((name for name in names if not _is_writable(name)), None):
@@ -399,6 +484,10 @@ def _check_classes(data: str, names: list[str], splits: dict[str, Images]) -> No
         raise UserError(
             f"{data}: {name_some(doubled, 'class name', 'class names')} used more than once; make them differ"
         )
+
+
+def _check_classes(data: str, names: list[str], splits: dict[str, Images], notes: list[str]) -> None:
+    """Every split has every class, and training at least two images of each."""
     counts = {split: np.bincount(images.labels, minlength=len(names)) for split, images in splits.items()}
     for split in [split for split in splits if split != "train"]:
         # Only one of the two directions is named at a time: fixing the first often fixes the second.
@@ -407,7 +496,7 @@ def _check_classes(data: str, names: list[str], splits: dict[str, Images]) -> No
             if differing:
                 raise UserError(
                     f"{data}: the classes differ between splits; {name_some(differing, 'class', 'classes')} of {here} "
-                    f"missing in {there}. Give every split the same classes, or give one split and let vitling carve the others"
+                    f"missing in {there}. Give every split the same classes, or give one split and let vitling carve the others{numbers_hint(names)}"
                 )
     if absent := [name for name, n in zip(names, counts["train"], strict=True) if n == 0]:
         raise UserError(
@@ -417,8 +506,59 @@ def _check_classes(data: str, names: list[str], splits: dict[str, Images]) -> No
     if single := [name for name, n in zip(names, counts["train"], strict=True) if n == 1]:
         raise UserError(
             f"{data}: only one training image of {name_some(single, 'class', 'classes')}; at least two are needed, one "
-            "to learn from and one to validate. Add images, or remove the class"
+            f"to learn from and one to validate. Add images, or remove the class{numbers_hint(names)}"
         )
+
+
+def _check_several(data: str, names: list[str], splits: dict[str, Images], notes: list[str]) -> None:
+    """Every label is on two training images at least, and not on all. Images without any label are allowed."""
+    targets = splits["train"].targets
+    assert targets is not None, "images of several labels have targets"
+    if few := lacking(targets, names, 2):
+        raise UserError(
+            f"{data}: fewer than two training images have {name_some(few, 'the label', 'the labels')}; each label needs two at least, one to learn "
+            "from and one to validate. Add images, or remove the label"
+        )
+    if everywhere := lacking(1 - targets, names, 1):
+        raise UserError(
+            f"{data}: every training image has {name_some(everywhere, 'the label', 'the labels')}, so there is nothing to learn; remove it"
+        )
+    if (targets.sum(axis=1) == 1).all():
+        notes.append(
+            "every training image has exactly one of the labels: if they exclude each other they are classes, and one column or array of class "
+            "names or numbers says so"
+        )
+
+
+def _reorder(
+    data: str, splits: dict[str, Images], found: Found, wanted: list[str], notes: list[str]
+) -> dict[str, Images]:
+    """Order the labels as a trained model does: by name, or by position where the data has only numbers."""
+    given = found.class_names
+    nameless = given == [str(i) for i in range(len(given))] and not set(given) & set(wanted)
+    if nameless and len(given) == len(wanted):
+        notes.append(
+            f"the labels of {data} have no names; 0 is taken for '{wanted[0]}', and so on in the model's order"
+        )
+        return splits
+    if unknown := [name for name in given if name not in wanted]:
+        raise UserError(
+            f"{data} has {name_some(unknown, 'the label', 'the labels')} that the model does not know; it knows "
+            f"{name_some(wanted, 'the label', 'the labels')}"
+        )
+    missing = [name for name in wanted if name not in given]
+    if missing and not found.listed:
+        raise UserError(
+            f"{data} does not say which images have {name_some(missing, 'the label', 'the labels')} of the model; add "
+            f"{'a column' if len(missing) == 1 else 'columns'} of 0 and 1"
+        )
+    if missing:
+        notes.append(f"no image of {data} has {name_some(missing, 'the label', 'the labels')} of the model")
+    place = [given.index(name) if name in given else len(given) for name in wanted]
+    for images in splits.values():
+        assert images.targets is not None, "images of several labels have targets"
+        images.targets = np.pad(images.targets, ((0, 0), (0, 1)))[:, place]
+    return splits
 
 
 def _is_writable(name: str) -> bool:
@@ -429,9 +569,10 @@ def _is_writable(name: str) -> bool:
 
 
 def _renumber(
-    data: str, splits: dict[str, Images], given: list[str], wanted: list[str], notes: list[str]
+    data: str, splits: dict[str, Images], found: Found, wanted: list[str], notes: list[str]
 ) -> dict[str, Images]:
     """Number the labels as a trained model does: by name, or by position where the data has only numbers."""
+    given = found.class_names
     place = {name: i for i, name in enumerate(wanted)}
     unknown = [name for name in given if name not in place]
     nameless = given == [str(i) for i in range(len(given))]
@@ -449,6 +590,9 @@ def _renumber(
     for images in splits.values():
         images.labels = number[images.labels]
     return splits
+
+
+CHECKS = {"classes": _check_classes, "several": _check_several, "numbers": check_numbers}
 
 
 def _shared_images(splits: dict[str, Images]) -> list[str]:

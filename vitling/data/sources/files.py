@@ -7,12 +7,23 @@ import re
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 
 from vitling.data.groups import as_groups, choose_column, unused_column
 from vitling.data.sources.images import ArrayImages, FileImages, read_array_header
+from vitling.data.sources.marks import (
+    NAMES_COLUMNS,
+    as_mark,
+    as_targets,
+    candidates,
+    marked_columns,
+    no_labels,
+    note_others,
+    split_names,
+)
+from vitling.data.sources.ordered import NUMBER, as_numbers, check_number_array
 from vitling.data.sources.tree import SPLITS, Found, is_hidden, is_image
 from vitling.errors import UserError, first_line
 from vitling.validation.memory import total_memory
@@ -30,20 +41,40 @@ class _Row(NamedTuple):
     label: str
     split: str
     group: str | None = None
+    labels: tuple[str, ...] = ()  # of several, in place of the one
 
 
-def read_csv(path: Path, root: str | None, group: str = "") -> Found:
-    """A table with a column of paths, one of labels and maybe one of splits and one of groups. Labels are class names."""
-    found = _from_rows(path, root, lambda file, split, notes: list(_csv_rows(file, split, notes, group)))
+class _Several(NamedTuple):
+    """How a table says which labels an image has: a column of names, or columns of 0 and 1."""
+
+    names: str | None
+    marks: tuple[str, ...] = ()
+
+
+def read_csv(path: Path, root: str | None, group: str = "", labels: str = "auto") -> Found:
+    """A table with a column of paths, one of labels and maybe one of splits and one of groups. Labels are class names.
+
+    Without a column of labels, two or more columns of 0 and 1 are several labels per image.
+    """
+    several = _find_several(path, group, labels)
+    found = _from_rows(
+        path, root, lambda file, split, notes: list(_csv_rows(file, split, notes, group, several)), labels, several
+    )
     return found._replace(grouped_by=group)
 
 
-def read_list(path: Path, root: str | None, group: str = "") -> Found:
+def read_list(path: Path, root: str | None, group: str = "", labels: str = "auto") -> Found:
     """Lines of `path label`. Numbers get the names of the images' folders, if each number has one folder. There are no groups."""
-    return _from_rows(path, root, lambda file, split, notes: list(_list_rows(file, split)))
+    return _from_rows(path, root, lambda file, split, notes: list(_list_rows(file, split)), labels)
 
 
-def _from_rows(path: Path, root: str | None, rows_of: Callable[[Path, str, list[str]], list[_Row]]) -> Found:
+def _from_rows(
+    path: Path,
+    root: str | None,
+    rows_of: Callable[[Path, str, list[str]], list[_Row]],
+    kind: str,
+    several: _Several | None = None,
+) -> Found:
     rows: list[_Row] = []
     notes: list[str] = []
     for split, file in _beside(path).items():
@@ -58,17 +89,44 @@ def _from_rows(path: Path, root: str | None, rows_of: Callable[[Path, str, list[
             notes.append(f"the {split} split is {file}")
     if not rows:
         raise UserError(f"{path} lists no images; expected one path and one label per line")
+    if several:
+        return _several_from_rows(rows, root or path.parent, several, notes)
     labels = sorted({row.label for row in rows}, key=lambda x: (0, int(x), x) if _is_number(x) else (1, 0, x))
-    number = {label: i for i, label in enumerate(labels)}
+    number = dict.fromkeys(labels, 0) if kind == "numbers" else {label: i for i, label in enumerate(labels)}
     folder = root or path.parent
     splits = {}
     for split in sorted({row.split for row in rows}, key=("train", "val", "test").index):
         chosen = [row for row in rows if row.split == split]
         splits[split] = FileImages([r.path for r in chosen], [number[r.label] for r in chosen], root=folder)
+        if kind == "numbers":
+            splits[split].targets = as_numbers([row.label for row in chosen], [row.path for row in chosen], str(path))
         groups = [r.group for r in chosen if r.group is not None]
         if len(groups) == len(chosen):
             splits[split].groups = np.array(groups, dtype=str)
+    if kind == "numbers":
+        return Found(NUMBER, splits, notes, labels="numbers")
     return Found(_folder_names(rows, labels) or labels, splits, notes)
+
+
+def _several_from_rows(rows: list[_Row], folder: str | Path, several: _Several, notes: list[str]) -> Found:
+    """The images of rows with several labels; an image may have a row for each of its labels."""
+    joined: dict[tuple[str, str], _Row] = {}
+    for row in rows:
+        known = joined.get((row.split, row.path))
+        joined[row.split, row.path] = row._replace(labels=known.labels + row.labels) if known else row
+    if len(joined) < len(rows) and not several.names:
+        twice = next(path for (_, path), row in joined.items() if sum(other.path == path for other in rows) > 1)
+        raise UserError(f"{twice} is listed more than once; keep one line of each image")
+    names = list(several.marks) or sorted({label for row in joined.values() for label in row.labels})
+    splits = {}
+    for split in sorted({split for split, _ in joined}, key=("train", "val", "test").index):
+        chosen = [row for row in joined.values() if row.split == split]
+        splits[split] = FileImages([row.path for row in chosen], [0] * len(chosen), root=folder)
+        splits[split].targets = as_targets([row.labels for row in chosen], names)
+        groups = [row.group for row in chosen if row.group is not None]
+        if len(groups) == len(chosen):
+            splits[split].groups = np.array(groups, dtype=str)
+    return Found(names, splits, notes, labels="several", listed=not several.marks)
 
 
 def _beside(path: Path) -> dict[str, Path]:
@@ -93,16 +151,44 @@ class _NoColumn(UserError):
         self.what = what
 
 
-def _csv_rows(path: Path, split: str, notes: list[str], group: str) -> Iterator[_Row]:
+def _open_table(file: IO[str]) -> tuple[csv.DictReader, dict[str, str]]:
+    """The rows of a table, and its columns: as messages and other tables call them, and as they stand in it."""
+    header = file.readline()
+    file.seek(0)
+    reader = csv.DictReader(file, delimiter=max(",;\t", key=header.count))
+    return reader, {(name or "").strip().lower(): name for name in reader.fieldnames or []}
+
+
+def _find_several(path: Path, group: str, labels: str) -> _Several | None:
+    """How the table says which labels an image has; None where each has one."""
+    if labels not in ("auto", "several"):
+        return None
     with open(path, newline="", encoding="utf-8-sig") as file:
-        header = file.readline()
-        file.seek(0)
-        reader = csv.DictReader(file, delimiter=max(",;\t", key=header.count))
-        columns = {(name or "").strip().lower(): name for name in reader.fieldnames or []}
+        reader, columns = _open_table(file)
+        image = next((columns[name] for name in (*PATH_COLUMNS, *ID_COLUMNS) if name in columns), None)
+        names = next((columns[name] for name in (*LABEL_COLUMNS, *NAMES_COLUMNS) if name in columns), None)
+        if image is None or (labels == "auto" and any(name in columns for name in LABEL_COLUMNS)):
+            return None
+        if labels == "several" and names is not None:
+            return _Several(names)
+        possible = candidates(columns.values(), [image, group])
+        rows = list(reader)
+    marks = marked_columns({column: [row[column] for row in rows] for column in possible}) if rows else []
+    if not marks and labels == "several":
+        raise no_labels(str(path), columns.values())
+    return _Several(None, tuple(marks)) if marks else None
+
+
+def _csv_rows(path: Path, split: str, notes: list[str], group: str, several: _Several | None = None) -> Iterator[_Row]:
+    with open(path, newline="", encoding="utf-8-sig") as file:
+        reader, columns = _open_table(file)
         # A list of test images may lack the groups: nothing is divided there.
         grouped = group and (split == "train" or group.strip().lower() in columns)
         group_column = choose_column(group, list(columns.values()), str(path)) if grouped else None
-        path_column, label_column = _choose_columns(path, columns, notes, group_column)
+        path_column, label_column = _choose_columns(path, columns, notes, group_column, several)
+        if several and several.marks:
+            possible = candidates(columns.values(), [path_column, group])
+            notes += [note for note in note_others(path.name, several.marks, possible) if note not in notes]
         if not group:
             notes += [
                 note
@@ -111,7 +197,7 @@ def _csv_rows(path: Path, split: str, notes: list[str], group: str) -> Iterator[
             ]
         for row in reader:
             image, label = ((row[column] or "").strip() for column in (path_column, label_column))
-            if not image or not label:
+            if not image or not (label or several):
                 raise UserError(f"{path} line {reader.line_num} has no {'label' if image else 'path'}; fill it in")
             given = (row[columns["split"]] or "").strip() if "split" in columns else split
             if given.lower() not in SPLITS:
@@ -121,15 +207,40 @@ def _csv_rows(path: Path, split: str, notes: list[str], group: str) -> Iterator[
                 raise UserError(
                     f"{path} line {reader.line_num} has no {group_column}; fill it in, an image on its own with a name of its own"
                 )
-            yield _Row(image, label, SPLITS[given.lower()], member)
+            own = _labels_of(row, several, f"{path} line {reader.line_num}") if several else ()
+            yield _Row(image, label, SPLITS[given.lower()], member, own)
 
 
-def _choose_columns(path: Path, columns: dict[str, str], notes: list[str], group: str | None = None) -> tuple[str, str]:
-    """The columns of paths and of labels, by their names; of two columns, the one that is no path is the label."""
+def _labels_of(row: dict[str, str], several: _Several, where: str) -> tuple[str, ...]:
+    """The labels that a row says its image has."""
+    if several.names is not None:
+        return split_names(row[several.names])
+    marks = {column: as_mark(row[column]) for column in several.marks}
+    if unclear := next((column for column, mark in marks.items() if mark is None), None):
+        raise UserError(f"{where}: {unclear} is '{row[unclear]}'; 1 where an image has the label, else 0, is expected")
+    return tuple(column for column, mark in marks.items() if mark)
+
+
+def _choose_columns(
+    path: Path,
+    columns: dict[str, str],
+    notes: list[str],
+    group: str | None = None,
+    several: _Several | None = None,
+) -> tuple[str, str]:
+    """The columns of paths and of labels, by their names; of two columns, the one that is no path is the label.
+
+    Of several labels per image it is the column of names, or the first of 0 and 1; a table that lacks one of them has no labels.
+    """
     columns = {name: given for name, given in columns.items() if given != group}
     image = next((name for name in (*PATH_COLUMNS, *ID_COLUMNS) if name in columns), None)
     label = next((name for name in LABEL_COLUMNS if name in columns), None)
     others = [name for name in columns if name not in (image, "split", "")]
+    if several:
+        needed = [several.names] if several.names else several.marks
+        there = all(column in columns.values() for column in needed)
+        label = next(name for name in columns if columns[name] == needed[0]) if there else None
+        others = []
     if image and label is None and len(others) == 1:
         label = others[0]
         notes.append(f"the labels of {path.name} are its column {columns[label]}")
@@ -232,26 +343,35 @@ def _is_number(label: str) -> bool:
 # --- arrays -----------------------------------------------------------------------------------------------------------
 
 
-def read_npz(path: Path, group: str = "", *, labelled: bool = True) -> Found:
+def read_npz(path: Path, group: str = "", labels: str = "auto", *, labelled: bool = True) -> Found:
     """MedMNIST's layout: {train,val,test}_images (N, H, W[, C]), {...}_labels (N,) or (N, 1), maybe class_names.
 
+    Labels of 0 and 1 of the shape (N, K) are several labels per image, of which class_names are the names.
     {...}_groups, or {...}_GROUP where `group` names others, say which images belong together. Where labels are not needed they may be
     missing, and the only array of images may be called `images`.
     """
     arrays = _load_arrays(path, group or GROUPS)
     if not labelled:
         arrays = _without_missing_labels(arrays)
+    several = labelled and _has_several(arrays, labels)
     splits: dict[str, ArrayImages] = {}
     for split in ("train", "val", "test"):
-        images, labels = arrays.get(f"{split}_images"), arrays.get(f"{split}_labels")
-        if images is None and labels is None:
+        images, given = arrays.get(f"{split}_images"), arrays.get(f"{split}_labels")
+        if images is None and given is None:
             continue
-        if images is None or labels is None:
+        if images is None or given is None:
             missing = f"{split}_{'images' if images is None else 'labels'}"
             raise UserError(f"{path} has no array {missing}; its arrays are: {', '.join(arrays)}")
         _check_images(f"{path}: {split}_images", images)
-        labels = _check_labels(f"{path}: {split}_labels", labels, len(images))
-        splits[split] = ArrayImages(images, labels, f"{split}_images")
+        if labelled and labels == "numbers":
+            splits[split] = ArrayImages(images, np.zeros(len(images), np.int64), f"{split}_images")
+            splits[split].targets = check_number_array(f"{path}: {split}_labels", given, len(images))
+        elif several:
+            splits[split] = ArrayImages(images, np.zeros(len(images), np.int64), f"{split}_images")
+            splits[split].targets = _check_several(f"{path}: {split}_labels", given, len(images))
+        else:
+            numbers = _check_labels(f"{path}: {split}_labels", given, len(images))
+            splits[split] = ArrayImages(images, numbers, f"{split}_images")
         members = arrays.get(f"{split}_{group or GROUPS}")
         if members is not None:
             splits[split].groups = _check_groups(f"{path}: {split}_{group or GROUPS}", members, len(images))
@@ -266,22 +386,62 @@ def read_npz(path: Path, group: str = "", *, labelled: bool = True) -> Found:
     if len({images.array.shape[-1] for images in splits.values()}) > 1:
         shapes = ", ".join(f"{split} {images.array.shape[1:]}" for split, images in splits.items())
         raise UserError(f"{path}: the splits have different channels ({shapes}); give every split the same channels")
+    grouped_by = (group or GROUPS) if grouped else ""
+    others = [name.removeprefix("train_") for name in arrays if name.startswith("train_")]
+    notes = [] if grouped else unused_column(others, path.name, "train_")
+    given = arrays.get("class_names")
+    names = [] if given is None else _check_names(f"{path}: class_names", given)
+    if labelled and labels == "numbers":
+        return Found(NUMBER, splits, notes, grouped_by, labels="numbers")
+    if several:
+        names = _label_names(path, splits, names)
+        return Found(names, splits, notes, grouped_by, labels="several")
     count, total = (
         max(int(images.labels.max(initial=-1)) for images in splits.values()) + 1,
         sum(map(len, splits.values())),
     )
-    given = arrays.get("class_names")
-    names = [] if given is None else _check_names(f"{path}: class_names", given)
     if count > max(total, len(names)):
         raise UserError(
             f"{path}: the labels go up to {count - 1}, but there are only {total} images; number the classes from 0 without gaps"
         )
     if given is not None and len(names) < count:
         raise UserError(f"{path}: class_names has {len(names)} names, but the labels go up to {count - 1}")
-    grouped_by = (group or GROUPS) if grouped else ""
-    others = [name.removeprefix("train_") for name in arrays if name.startswith("train_")]
-    notes = [] if grouped else unused_column(others, path.name, "train_")
     return Found(names if given is not None else list(map(str, range(count))), splits, notes, grouped_by)
+
+
+def _has_several(arrays: dict[str, np.ndarray], labels: str) -> bool:
+    """Whether the labels are several per image: as they are asked for, or as nothing else has the shape (N, K) and holds 0 and 1 alone."""
+    if labels != "auto":
+        return labels == "several"
+    given = [arrays[name] for split in ("train", "val", "test") if (name := f"{split}_labels") in arrays]
+    return bool(given) and all(x.ndim == 2 and x.shape[1] > 1 and _are_marks(x) for x in given)
+
+
+def _are_marks(values: np.ndarray) -> bool:
+    return values.dtype.kind in "biuf" and bool(np.isin(values, (0, 1)).all())
+
+
+def _check_several(what: str, given: np.ndarray, count: int) -> np.ndarray:
+    if given.ndim != 2 or len(given) != count or given.shape[1] < 2:
+        raise UserError(
+            f"{what} has the shape {given.shape}; labels=several expects 0 and 1 of the shape ({count}, labels)"
+        )
+    if not _are_marks(given):
+        raise UserError(
+            f"{what} holds other values than 0 and 1; labels=several expects 1 where an image has a label, else 0"
+        )
+    return given.astype(np.float32)
+
+
+def _label_names(path: Path, splits: dict[str, ArrayImages], names: list[str]) -> list[str]:
+    """The names of several labels per image, or their numbers."""
+    counts = {images.targets.shape[1] for images in splits.values() if images.targets is not None}
+    if len(counts) > 1:
+        raise UserError(f"{path}: the splits have different numbers of labels ({', '.join(map(str, sorted(counts)))})")
+    count = counts.pop()
+    if names and len(names) != count:
+        raise UserError(f"{path}: class_names has {len(names)} names, but there are {count} labels")
+    return names or list(map(str, range(count)))
 
 
 GROUPS = "groups"  # arrays of this name are taken for what they say; of any other name, by group=
@@ -294,7 +454,9 @@ def _without_missing_labels(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarr
     if "images" in arrays and "train_images" not in arrays:
         arrays = {**arrays, "train_images": arrays["images"]}
     splits = [split for split in ("train", "val", "test") if f"{split}_images" in arrays]
-    if all(f"{split}_labels" in arrays for split in splits):
+    labels = [arrays.get(f"{split}_labels") for split in splits]
+    # Several labels per image measure nothing here: neighbours are judged by classes.
+    if all(found is not None and (found.ndim != 2 or found.shape[1] == 1) for found in labels):
         return arrays
     arrays = {name: array for name, array in arrays.items() if name.endswith("images")}
     return {**arrays, **{f"{split}_labels": np.zeros(len(arrays[f"{split}_images"]), np.int64) for split in splits}}
@@ -382,7 +544,8 @@ def _check_labels(what: str, labels: np.ndarray, count: int) -> np.ndarray:
         several = "; one label per image is needed, not several" if labels.ndim == 2 and len(labels) == count else ""
         raise UserError(f"{what} has the shape {labels.shape}; expected ({count},) or ({count}, 1){several}")
     if labels.dtype.kind not in "iu":
-        raise UserError(f"{what} is {labels.dtype}; integers from 0 are expected")
+        hint = "; for numbers to be predicted set labels=numbers" if labels.dtype.kind == "f" else ""
+        raise UserError(f"{what} is {labels.dtype}; integers from 0 are expected{hint}")
     for extreme in (labels.min(initial=0), labels.max(initial=0)):
         if not 0 <= extreme < 2**31:
             raise UserError(f"{what} holds {extreme}; integers from 0 are expected")

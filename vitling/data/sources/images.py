@@ -49,6 +49,8 @@ class Images(ABC):
 
     # Encoded images with transparency give a fourth channel only to those who ask for it. Arrays have what they have.
     alpha = False
+    # what is to be learnt where that is no class number, (N, outputs) float32; `labels` are then only strata to split by
+    targets: np.ndarray | None = None
     weights: np.ndarray | None = None  # how much each image counts in the loss, 1 on average; None: all the same
     groups: np.ndarray | None = None  # the patient, slide or video of each image, as text; None: nobody said
     has_file_names = False  # whether `names` are those of files, which may say something about the images
@@ -70,6 +72,7 @@ class Images(ABC):
         view = copy.copy(self)
         view.labels, view.rows = self.labels[indices], self.rows[indices]
         view.names = [self.names[i] for i in indices]
+        view.targets = None if self.targets is None else self.targets[indices]
         view.weights = None if self.weights is None else self.weights[indices]
         view.groups = None if self.groups is None else self.groups[indices]
         return view
@@ -104,10 +107,11 @@ class Images(ABC):
         return None
 
     def digest(self) -> bytes:
-        """A hash of names, labels, weights and content: the same on every machine, and blind to file times."""
+        """A hash of names, labels, targets, weights and content: the same on every machine, and blind to file times."""
         text = "\0".join(self.names).encode("utf-8", "surrogateescape")
         weights = b"" if self.weights is None else self.weights.tobytes()
-        return hashlib.sha256(text + self.labels.tobytes() + weights + self.content()).digest()
+        targets = b"" if self.targets is None else self.targets.tobytes()
+        return hashlib.sha256(text + self.labels.tobytes() + targets + weights + self.content()).digest()
 
     def group_digest(self) -> bytes:
         """A hash of the groups; nothing where there are none."""

@@ -11,6 +11,7 @@ from PIL import Image
 
 from vitling.data.sources.images import ArrayImages, FileImages, Images, Layout, pillow_pixels
 from vitling.data.sources.tree import Found
+from vitling.data.targets import Kind
 from vitling.errors import UserError
 
 PREFIX = "memory:"
@@ -44,8 +45,8 @@ class LooseImages(Images):
 class Kept:
     """Labelled images with a name made of their fingerprint. The name is good in this process, while this object lives."""
 
-    def __init__(self, images: Images, class_names: Sequence[str]):
-        self.images, self.class_names = images, list(class_names)
+    def __init__(self, images: Images, class_names: Sequence[str], labels: Kind = "classes"):
+        self.images, self.class_names, self.labels = images, list(class_names), labels
         text = "\0".join(self.class_names).encode()
         self.name = PREFIX + hashlib.sha256(text + images.digest() + images.group_digest()).hexdigest()[:16]
 
@@ -53,9 +54,9 @@ class Kept:
 _kept: WeakValueDictionary[str, Kept] = WeakValueDictionary()
 
 
-def keep(images: Images, class_names: Sequence[str]) -> Kept:
-    """Give images a name; the same images again are the same object, so that no thread lets go of another's."""
-    kept = Kept(images, class_names)
+def keep(images: Images, class_names: Sequence[str], labels: Kind = "classes") -> Kept:
+    """Give images, and what their labels are, a name; the same images again are the same object, so that no thread lets go of another's."""
+    kept = Kept(images, class_names, labels)
     return _kept.setdefault(kept.name, kept)
 
 
@@ -68,7 +69,7 @@ def read_memory(name: str) -> Found:
         )
     everything = np.arange(len(kept.images))
     by = "" if kept.images.groups is None else "groups"
-    return Found(kept.class_names, {"train": kept.images.subset(everything)}, [], by)
+    return Found(kept.class_names, {"train": kept.images.subset(everything)}, [], by, labels=kept.labels)
 
 
 def is_list_of_images(given: Any) -> bool:

@@ -8,7 +8,7 @@ import json
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,8 +18,19 @@ import numpy as np
 from vitling.data.groups import as_groups, choose_column, unused_column
 from vitling.data.sources.files import LABEL_COLUMNS
 from vitling.data.sources.images import BadImage, EncodedImages, Images, evenly, identify
+from vitling.data.sources.marks import (
+    NAMES_COLUMNS,
+    as_mark,
+    as_targets,
+    candidates,
+    marked_columns,
+    no_labels,
+    split_names,
+)
+from vitling.data.sources.ordered import NUMBER, as_numbers
 from vitling.data.sources.shards import is_number, short_names
 from vitling.data.sources.tree import SPLITS, Found
+from vitling.data.targets import Kind
 from vitling.errors import UserError, first_line
 
 IMAGE_COLUMNS = ("image", "img", "picture", "image_bytes", "bytes", "content", "data", "jpg", "png")
@@ -33,6 +44,7 @@ class _Columns(NamedTuple):
     split: str | None
     names: list[str] | None  # of the classes, where the table's own description has them
     group: str | None = None
+    several: tuple[str, ...] = ()  # of several labels per image: the column of names, or those of 0 and 1
 
 
 class ParquetImages(EncodedImages):
@@ -101,10 +113,10 @@ class ParquetImages(EncodedImages):
         return digest.digest()
 
 
-def read_parquet(splits: dict[str, list[Path]], group: str = "") -> Found:
+def read_parquet(splits: dict[str, list[Path]], group: str = "", labels: str = "auto") -> Found:
     """The tables of each split; a column `split` divides them further, and the column `group` says which images belong together."""
     paths = [path for of_split in splits.values() for path in of_split]
-    columns = _find_columns(paths[0])
+    columns = _find_columns(paths[0], group, labels)
     listed = _open(paths[0]).schema_arrow.names
     notes: list[str] = [] if group else unused_column([name for name in listed if name != columns.label], paths[0].name)
     if group:
@@ -116,22 +128,33 @@ def read_parquet(splits: dict[str, list[Path]], group: str = "") -> Found:
             rows.setdefault(row[0], []).append((number, *row[1:]))
     if not rows:
         raise UserError(f"{paths[0]} has no rows; write the table again")
-    class_names, label_number = _classes(paths[0], columns, [row[3] for found in rows.values() for row in found])
+    if columns.several:
+        class_names, targets_of = _several(paths[0], columns, [row[3] for found in rows.values() for row in found])
+        label_number = len  # of a tuple of cells: no image is without
+    elif labels == "numbers":
+        class_names, label_number = NUMBER, lambda cell: -1 if cell is None else 0
+    else:
+        class_names, label_number = _classes(paths[0], columns, [row[3] for found in rows.values() for row in found])
     shown, sizes = short_names(paths), [_group_sizes(path) for path in paths]
     starts = [np.cumsum([0, *(rows for rows, _ in of_file)]).tolist() for of_file in sizes]
     found: dict[str, Images] = {}
     for split in sorted(rows, key=("train", "val", "test").index):
-        labels = [label_number(row[3]) for row in rows[split]]
-        if all(label < 0 for label in labels):
+        numbers = [label_number(row[3]) for row in rows[split]]
+        if all(label < 0 for label in numbers):
             notes.append(f"split '{split}' has no labels and was left out")
             continue
-        if missing := sum(label < 0 for label in labels):
+        if missing := sum(label < 0 for label in numbers):
             raise UserError(
                 f"{paths[rows[split][0][0]]}: {missing} images of split '{split}' have no label in {columns.label}"
             )
         places = np.array([row[:3] for row in rows[split]], np.int64)
         names = [f"{shown[paths[file]]}[{starts[file][group] + row}]" for file, group, row in places.tolist()]
-        found[split] = ParquetImages(paths, columns.image, places, labels, names)
+        found[split] = ParquetImages(paths, columns.image, places, numbers, names)
+        if labels == "numbers":
+            found[split].targets = as_numbers([row[3] for row in rows[split]], names, f"{paths[0]}: {columns.label}")
+        if columns.several:
+            found[split].labels[:] = 0
+            found[split].targets = targets_of([row[3] for row in rows[split]])
         if columns.group:
             found[split].groups = as_groups([row[4] for row in rows[split]], f"{paths[0]}: {columns.group}")
     large = max(size for of_file in sizes for _, size in of_file)
@@ -140,7 +163,10 @@ def read_parquet(splits: dict[str, list[Path]], group: str = "") -> Found:
             f"a row group takes {large / 2**20:,.0f} MB, which are read to reach one image where they are not kept; "
             "smaller ones are faster: write the table with row_group_size=1000"
         )
-    return Found(class_names, found, notes, group)
+    if columns.several:
+        return Found(class_names, found, notes, group, labels="several", listed=len(columns.several) == 1)
+    kind: Kind = "numbers" if labels == "numbers" else "classes"
+    return Found(class_names, found, notes, group, labels=kind)
 
 
 def _open(path: str | os.PathLike) -> Any:
@@ -166,7 +192,7 @@ def _group_sizes(path: str | os.PathLike) -> list[tuple[int, int]]:
 def _rows(path: Path, columns: _Columns, given: str) -> list[tuple[str, int, int, Any, Any]]:
     """Split, row group, row in it, label and group of every row. The images are not read."""
     file = _open(path)
-    wanted = [column for column in (columns.label, columns.split, columns.group) if column]
+    wanted = [c for c in (*(columns.several or (columns.label,)), columns.split, columns.group) if c]
     if missing := [column for column in (columns.image, *wanted) if column not in file.schema_arrow.names]:
         raise UserError(f"{path} has no column {missing[0]}, which the first table has; its columns are: {_list(file)}")
     rows = []
@@ -178,6 +204,8 @@ def _rows(path: Path, columns: _Columns, given: str) -> list[tuple[str, int, int
                 f"{path} is corrupted in row group {group} ({first_line(error)[:-1]}); copy or download it again"
             ) from error
         labels = table.column(columns.label).to_pylist()
+        if columns.several:
+            labels = list(zip(*(table.column(column).to_pylist() for column in columns.several), strict=True))
         splits = table.column(columns.split).to_pylist() if columns.split else [given] * len(labels)
         members = table.column(columns.group).to_pylist() if columns.group else [None] * len(labels)
         for row, (label, split, member) in enumerate(zip(labels, splits, members, strict=True)):
@@ -187,7 +215,44 @@ def _rows(path: Path, columns: _Columns, given: str) -> list[tuple[str, int, int
     return rows
 
 
-def _find_columns(path: Path) -> _Columns:
+def _several(
+    path: Path, columns: _Columns, cells: list[tuple]
+) -> tuple[list[str], Callable[[list[tuple]], np.ndarray]]:
+    """The names of several labels per image, and the function that makes targets of cells."""
+    if len(columns.several) == 1:
+        names = sorted({name for (cell,) in cells for name in split_names(cell)})
+        return names, lambda rows: as_targets([split_names(cell) for (cell,) in rows], names)
+    for k, column in enumerate(columns.several):
+        if unclear := next((row[k] for row in cells if as_mark(row[k]) is None), None):
+            raise UserError(
+                f"{path}: {column} holds {unclear!r:.40}; 1 where an image has the label, else 0, is expected"
+            )
+    names = list(columns.several)
+    return names, lambda rows: np.array([[as_mark(cell) for cell in row] for row in rows], np.float32)
+
+
+def _find_several(path: Path, image: str, group: str, labels: str) -> tuple[str, ...]:
+    """The columns that say which labels an image has; none where each has one."""
+    file = _open(path)
+    columns = {name.lower(): name for name in file.schema_arrow.names}
+    names = next((columns[name] for name in (*LABEL_COLUMNS, *NAMES_COLUMNS) if name in columns), None)
+    if names is not None and labels == "several":
+        return (names,)
+    import pyarrow.types as kinds  # of the extra parquet
+
+    possible = []
+    for name in candidates(file.schema_arrow.names, [image, group]):
+        kind = file.schema_arrow.field(name).type
+        if kinds.is_boolean(kind) or kinds.is_integer(kind) or kinds.is_floating(kind):
+            possible.append(name)
+    table = file.read(columns=possible)
+    marks = marked_columns({name: table.column(name).to_pylist() for name in possible})
+    if not marks and labels == "several":
+        raise no_labels(str(path), file.schema_arrow.names)
+    return tuple(marks)
+
+
+def _find_columns(path: Path, group: str = "", labels: str = "auto") -> _Columns:
     file = _open(path)  # which explains where there is no pyarrow
     import pyarrow.types as kinds  # of the extra parquet
 
@@ -213,6 +278,9 @@ def _find_columns(path: Path) -> _Columns:
     usual = [names[name] for name in (*LABEL_COLUMNS, "labels", "fine_label", "cls") if name in names]
     label = next((name for name in usual if name in classes), classes[0] if len(classes) == 1 else None)
     label = label or next(iter(usual), None)
+    asked = labels == "several" or (labels == "auto" and label is None)
+    if asked and (several := _find_several(path, image, group, labels)):
+        return _Columns(image, several[0], names.get("split"), None, several=several)
     if label is None:
         raise UserError(f"{path} has no column label (or class, target); its columns are: {_list(file)}. Rename one")
     class_names = features.get(label, {}).get("names") if label in classes else None
@@ -235,7 +303,8 @@ def _features(schema: Any) -> dict[str, dict]:
 def _classes(path: Path, columns: _Columns, labels: list[Any]) -> tuple[list[str], Any]:
     """Class names, and the function that numbers a cell; -1 stands for no label."""
     if wrong := [x for x in labels if not isinstance(x, int | str | bytes | None)]:
-        raise UserError(f"{path}: {columns.label} holds {wrong[0]!r:.40}; class names or integers are expected")
+        hint = "; for numbers to be predicted set labels=numbers" if isinstance(wrong[0], float) else ""
+        raise UserError(f"{path}: {columns.label} holds {wrong[0]!r:.40}; class names or integers are expected{hint}")
     if columns.names is not None:
         names = list(map(str, columns.names))
         numbers = [label for label in labels if isinstance(label, int)]

@@ -88,4 +88,6 @@ def _digest(found: Found) -> str:
     for split, images in sorted(found.splits.items()):
         digest.update(split.encode() + "\0".join(images.names).encode("utf-8", "surrogateescape"))
         digest.update(images.labels.tobytes())
+        if images.targets is not None:
+            digest.update(images.targets.tobytes())
     return digest.hexdigest()

@@ -56,6 +56,12 @@ def read_source(name: str, what: str) -> Found:
     for split, images in found.splits.items():
         if not isinstance(images, Images):
             raise UserError(f"{split} of the data source {name} is {show(images)}; it must be vitling.data.Images.")
+        outputs = None if images.targets is None else images.targets.shape
+        if found.labels != "classes" and outputs != (len(images), len(found.class_names)):
+            raise UserError(
+                f"{split} of the data source {name} has targets of the shape {outputs}; labels={found.labels} needs ({len(images)}, "
+                f"{len(found.class_names)}), a column per name."
+            )
         if len(images) and not 0 <= images.labels.min() <= images.labels.max() < len(found.class_names):
             raise UserError(
                 f"{split} of the data source {name} has labels from {images.labels.min()} to {images.labels.max()}, but there are "

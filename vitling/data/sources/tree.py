@@ -1,5 +1,6 @@
 """One folder per class, at the top or inside train / val / test: on a disk, or in an archive."""
 
+import hashlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from vitling.data.sources.images import IMAGE_SUFFIXES, UNKNOWN_SIZE, FileImages, Images, evenly, file_size
+from vitling.data.sources.marks import as_targets
 from vitling.data.splits import name_some
+from vitling.data.targets import Kind
 from vitling.errors import UserError
 
 SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "test": "test"}
@@ -25,6 +28,8 @@ class Found(NamedTuple):
     grouped_by: str = ""  # the column or array that the groups of its images are from
     labelled: bool = True  # False: its labels, where there are some, are to measure with
     with_test: bool = False  # images of a test split are among those to learn from
+    labels: Kind = "classes"  # what its labels are; of others than classes, the images have targets
+    listed: bool = False  # each image names the labels that it has, so that one that is never named is on no image
 
 
 class Tree(ABC):
@@ -45,6 +50,14 @@ class Tree(ABC):
     def real(self, folder: str) -> str:
         """What a folder is, whatever links lead to it."""
         return folder
+
+    def linked(self, names: Sequence[str]) -> list[object] | None:
+        """What each of these files is, whatever links lead to it; None where there are no links."""
+        return None
+
+    def content(self, name: str) -> bytes:
+        """A hash of a file's bytes."""
+        raise UserError(f"{self.show(name)} is not read here")
 
 
 class DiskTree(Tree):
@@ -70,19 +83,88 @@ class DiskTree(Tree):
     def real(self, folder: str) -> str:
         return os.path.realpath(self.root / folder)
 
+    def linked(self, names: Sequence[str]) -> list[object] | None:
+        if self.most and len(names) > self.most:
+            return None  # a look at very many files does not ask each of them
 
-def read_tree(tree: Tree | Path) -> Found:
+        def look(name: str) -> object:
+            try:
+                found = os.stat(os.path.join(self.root, name))
+            except OSError:  # said where it is read
+                return name
+            return (found.st_dev, found.st_ino) if found.st_ino else name
+
+        return [look(name) for name in names]
+
+    def content(self, name: str) -> bytes:
+        with open(self.root / name, "rb") as file:
+            return hashlib.sha256(file.read()).digest()
+
+
+def read_tree(tree: Tree | Path, labels: str = "auto") -> Found:
     """The images of every class folder. What lies deeper belongs to the class above."""
     tree = DiskTree(tree) if isinstance(tree, Path) else tree
     notes: list[str] = []
     trees = {split: _class_folders(tree, folder, notes) for split, folder in _split_folders(tree, notes).items()}
     class_names = sorted({name for classes in trees.values() for name in classes})
     number = {name: i for i, name in enumerate(class_names)}
+    if labels == "several":
+        return _several_of(tree, trees, class_names, notes)
     splits = {}
     for split, classes in trees.items():
         files = [(file, number[name]) for name in sorted(classes) for file in classes[name]]
         splits[split] = tree.images([file for file, _ in files], [label for _, label in files])
+        notes += _linked_note(tree, split, classes) if labels == "auto" else []
     return Found(class_names, splits, notes)
+
+
+def _several_of(
+    tree: Tree, trees: Mapping[str, Mapping[str, list[str]]], names: Sequence[str], notes: list[str]
+) -> Found:
+    """Each image once, with the labels of all folders that it stands in: by links to one file, or as copies of one name and content."""
+    splits, several = {}, 0
+    for split, classes in trees.items():
+        files = [(file, name) for name in sorted(classes) for file in classes[name]]
+        same = _identities(tree, [file for file, _ in files])
+        first: dict[object, str] = {}
+        has: dict[str, list[str]] = {}
+        for (file, name), identity in zip(files, same, strict=True):
+            has.setdefault(first.setdefault(identity, file), []).append(name)
+        splits[split] = tree.images(list(has), [0] * len(has))
+        splits[split].targets = as_targets(list(has.values()), names)
+        several += sum(len(set(own)) > 1 for own in has.values())
+    notes.append(f"{several:,} images stand in several folders, and have their labels")
+    return Found(list(names), splits, notes, labels="several", listed=True)
+
+
+def _identities(tree: Tree, files: Sequence[str]) -> list[object]:
+    """What tells images apart: the file, and of those with one name in several folders the content."""
+    found = tree.linked(files) or list(files)
+    by_name: dict[str, list[int]] = {}
+    for i, file in enumerate(files):
+        by_name.setdefault(os.path.basename(file), []).append(i)
+    for name, places in by_name.items():
+        if len({found[i] for i in places}) > 1:
+            for i in places:
+                found[i] = (name, tree.content(files[i]))
+    return found
+
+
+def _linked_note(tree: Tree, split: str, classes: Mapping[str, list[str]]) -> list[str]:
+    """A note where links to one file stand in several class folders: it is trained with several classes, one at a time."""
+    files = [(file, name) for name, own in classes.items() for file in own]
+    identities = tree.linked([file for file, _ in files])
+    if identities is None or len(set(identities)) == len(files):
+        return []
+    folders: dict[object, set[str]] = {}
+    for (_, name), identity in zip(files, identities, strict=True):
+        folders.setdefault(identity, set()).add(name)
+    count = sum(len(own) > 1 for own in folders.values())
+    if not count:
+        return []
+    return [
+        f"{count:,} files of {split} stand in several class folders as links; if these images have several labels, set labels=several"
+    ]
 
 
 def read_flat(tree: Tree, folder: str) -> Images:

@@ -127,5 +127,5 @@ def usable_labels(names: Sequence[str], splits: Mapping[str, Images]) -> bool:
 def without_labels(splits: Mapping[str, Images]) -> dict[str, Images]:
     """The same images, all of one class."""
     for images in splits.values():
-        images.labels = np.zeros(len(images), np.int64)
+        images.labels, images.targets = np.zeros(len(images), np.int64), None
     return dict(splits)

@@ -30,7 +30,7 @@ from vitling.methods.token_labeling.label_maps import Header, LabelMaps, check_o
 from vitling.models import check_input
 from vitling.models.contract import token_grid
 from vitling.runs.device import default_device
-from vitling.runs.opening import OpenedModel, Source, open_model, published_classes
+from vitling.runs.opening import OpenedModel, Source, find_kind, open_model, published_classes
 from vitling.validation.values import Side, check
 
 CHUNK_BYTES = 2**27  # of decoded pixels; after each chunk the maps are on the disk
@@ -58,7 +58,9 @@ def relabel(
     how it sees the images: by default as in its own training; a larger size gives a finer map.
     """
     callback = callback or Callback()
-    dataset = data if isinstance(data, Dataset) else _open(data, reading or Reading(), on_bad_image)
+    dataset = (
+        data if isinstance(data, Dataset) else _open(data, reading or Reading(), on_bad_image, _kind_of(annotator))
+    )
     size = as_size(size)
     if fit is not None and fit not in FITS:
         raise UserError(f"unknown fit '{fit}'. {did_you_mean(fit, FITS)}")
@@ -111,8 +113,16 @@ def relabel(
     return LabelMaps.open(out)
 
 
-def _open(data: str, reading: Reading, on_bad_image: str) -> Dataset:
-    return open_dataset(data, root=reading.root, download=reading.download, on_bad_image=on_bad_image)
+def _open(data: str, reading: Reading, on_bad_image: str, labels: str) -> Dataset:
+    return open_dataset(data, root=reading.root, download=reading.download, on_bad_image=on_bad_image, labels=labels)
+
+
+def _kind_of(annotator: Source) -> str:
+    """What a run's labels are, so that grades are in the order in which the training knows them."""
+    if isinstance(annotator, (str, Path)) and is_author_folder(annotator):
+        return "auto"
+    kind, place = find_kind(annotator)
+    return place.kind if kind == "run" and place.kind == "grades" else "auto"
 
 
 def _begin(out: str | Path, header: Header, callback: Callback) -> LabelMaps:
@@ -155,7 +165,10 @@ def open_annotator(
     count = published_classes(source)
     if count not in (None, len(dataset.class_names)):
         raise _other_classes(str(source), count, dataset)
-    return open_model(source, which=which, max_value=dataset.max_value, callback=callback)
+    dataset.target.require_classes("label maps are of", dataset.name)
+    opened = open_model(source, which=which, max_value=dataset.max_value, callback=callback)
+    opened.require_classes("an annotator is of")
+    return opened
 
 
 def look_at(annotator: OpenedModel, size: tuple[int, int] | None, fit: str | None) -> OpenedModel:
@@ -295,6 +308,6 @@ def export_to_authors(
     callback: Callback | None = None,
 ) -> None:
     """Write label maps as the release's files, one per image."""
-    dataset = data if isinstance(data, Dataset) else _open(data, reading or Reading(), on_bad_image)
+    dataset = data if isinstance(data, Dataset) else _open(data, reading or Reading(), on_bad_image, "auto")
     check_owner(maps.header, dataset, maps.folder)
     write_maps(maps, folder, dataset.splits["train"], callback)
