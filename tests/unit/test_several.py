@@ -211,9 +211,16 @@ def test_other_images_of_the_same_name_stay_apart(files):
     assert len(open_dataset(folder / "tree", labels="several").splits["train"]) == 8
 
 
-@pytest.mark.parametrize("data", ["digits", "hf:owner/name", "list.txt", "hf-stream:owner/name"])
-def test_what_has_one_label_each_is_refused_before_anything_is_read(tmp_path, data):
+@pytest.mark.parametrize("data", ["digits", "hf:owner/name", "list.txt", "images.zip", "https://host/{0..3}.tar"])
+def test_what_has_one_label_each_is_refused_before_anything_is_read(tmp_path, monkeypatch, data):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "list.txt").write_text("a/1.png 0\n")
+    (tmp_path / "images.zip").write_bytes(b"not read")
     assert "have one label each" in refusal(data, labels="several")
+
+
+def test_what_is_not_there_is_said_to_be_missing():
+    assert "no such path" in refusal("nothing/here", labels="several")
 
 
 @pytest.mark.parametrize("labels", ["grades", "numbers"])
