@@ -452,6 +452,14 @@ def test_a_label_without_positives_is_no_part_of_the_mean():
     assert mean_average_precision(scores, np.zeros_like(truth)) is None
 
 
+def test_first_batches_without_any_label_have_a_score_too():
+    from vitling.data.targets import Target
+    from vitling.evaluation.scores import validation_scores
+
+    found = validation_scores(Target("several", tuple(NAMES)), torch.randn(5, 4), torch.zeros(5, 4), with_error=True)
+    assert (found["map"], found["error"], found["images"]) == (0.0, 0.0, 5.0)
+
+
 def test_the_standard_error_shrinks_with_the_images():
     few, many = (standard_error(*answers(count)) for count in (60, 960))
     assert 2 < few / many < 8

@@ -112,7 +112,7 @@ def _smaller(found: np.ndarray, units: np.ndarray, least: int) -> np.ndarray:
 
 
 def check_kind(labels: str) -> None:
-    """Refuse kinds of labels that nothing learns from yet."""
+    """Refuse kinds of labels that nothing learns from yet, also in a run or a file of a later version."""
     if labels in ("grades", "numbers"):
         raise UserError(f"labels={labels} is not supported; use auto, classes or several.")
 

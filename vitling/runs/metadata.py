@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import vitling
 from vitling.data.pipeline.preprocessing import Preprocessing
-from vitling.data.targets import Kind, Target
+from vitling.data.targets import Kind, Target, check_kind
 from vitling.errors import UserError
 from vitling.validation.documents import parse_json
 from vitling.validation.values import Range, Share, check_fields
@@ -33,6 +33,7 @@ class ModelMetadata:
     thresholds: list[Share] | None = None  # of each label: from this probability on an image has it; None: not fitted
 
     def __post_init__(self) -> None:
+        check_kind(self.labels)
         if self.thresholds is not None and len(self.thresholds) != len(self.class_names):
             raise UserError(f"there are {len(self.thresholds)} thresholds of {len(self.class_names)} labels")
 

@@ -39,7 +39,7 @@ from torch import Tensor, nn
 
 import vitling
 from vitling.data.pipeline.preprocessing import Preprocessing
-from vitling.data.targets import CLASSES, SCORES, Kind, Score, Target
+from vitling.data.targets import CLASSES, SCORES, Kind, Score, Target, check_kind
 from vitling.errors import UserError, did_you_mean, first_line
 from vitling.files import append_text, check_path, remove_leftovers, what_else, write_bytes, write_text
 from vitling.models.weights import save_for_timm
@@ -211,7 +211,9 @@ class Run:
     @property
     def kind(self) -> Kind:
         """What the labels are that it learnt from; in files of classes that is not written."""
-        return self.info.get("labels", "classes")
+        kind = self.info.get("labels", "classes")
+        check_kind(kind)
+        return kind
 
     @property
     def score(self) -> Score:
