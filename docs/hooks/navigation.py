@@ -19,6 +19,7 @@ ORDER = {
     "How to": [
         "data.md",
         "several_labels.md",
+        "grades_and_numbers.md",
         "planning.md",
         "training.md",
         "ensembles.md",

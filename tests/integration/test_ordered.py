@@ -226,6 +226,22 @@ def test_grades_are_diagnosed_and_joined_from_folds(folder, grades, tmp_path):
     assert vitling.Predictor(run)(np.zeros((16, 16), np.uint8)).expected is not None
 
 
+def test_the_server_answers_with_numbers_and_with_the_expected_grade(numbers, grades, folder):
+    testclient = pytest.importorskip("starlette.testclient")
+    from vitling.deploy.server import create_server  # an extra
+
+    image = next((folder / "graded" / "test").rglob("*.png")).read_bytes()
+    for run, keys in (
+        (numbers, {"name", "value", "interval"}),
+        (grades, {"name", "classes", "probabilities", "expected"}),
+    ):
+        door = create_server(vitling.Predictor(run), hosts=["testserver"])
+        with testclient.TestClient(door, base_url="http://testserver") as client:
+            asked = dict(content=image, headers={"content-type": "image/png"})
+            assert set(client.post("/predict", **asked).json()["predictions"][0]) == keys
+            assert client.post("/predict?top=2", **asked).status_code == (422 if run is numbers else 200)
+
+
 @pytest.mark.parametrize("to", ["timm", "hf"])
 def test_a_folder_of_numbers_has_a_card_and_predicts(numbers, tmp_path, to):
     exported = vitling.export(numbers, to, tmp_path / "out")

@@ -29,6 +29,7 @@ NAMES = [
     "vitling.export",
     "vitling.relabel",
     "vitling.ViTClassifier",
+    "vitling.ViTRegressor",
     "vitling.load_weights",
     "vitling.save_weights",
     "vitling.load_run",

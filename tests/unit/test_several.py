@@ -211,14 +211,16 @@ def test_other_images_of_the_same_name_stay_apart(files):
     assert len(open_dataset(folder / "tree", labels="several").splits["train"]) == 8
 
 
-@pytest.mark.parametrize("data", ["digits", "hf:owner/name", "list.txt", "hf-stream:owner/name"])
-def test_what_has_one_label_each_is_refused_before_anything_is_read(tmp_path, data):
+@pytest.mark.parametrize("data", ["digits", "hf:owner/name", "list.txt", "images.zip", "https://host/{0..3}.tar"])
+def test_what_has_one_label_each_is_refused_before_anything_is_read(tmp_path, monkeypatch, data):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "list.txt").write_text("a/1.png 0\n")
+    (tmp_path / "images.zip").write_bytes(b"not read")
     assert "have one label each" in refusal(data, labels="several")
 
 
-@pytest.mark.parametrize("labels", ["grades", "numbers"])
-def test_other_kinds_are_refused(labels):
-    assert f"labels={labels} is not supported" in refusal("digits", labels=labels)
+def test_what_is_not_there_is_said_to_be_missing():
+    assert "no such path" in refusal("nothing/here", labels="several")
 
 
 # --- other data -------------------------------------------------------------------------------------------------------
@@ -443,6 +445,14 @@ def test_a_label_without_positives_is_no_part_of_the_mean():
     expected = average_precision_score(truth[:, [0, 1, 3]], scores[:, [0, 1, 3]])
     assert mean_average_precision(scores, truth) == pytest.approx(expected)
     assert mean_average_precision(scores, np.zeros_like(truth)) is None
+
+
+def test_first_batches_without_any_label_have_a_score_too():
+    from vitling.data.targets import Target
+    from vitling.evaluation.scores import validation_scores
+
+    found = validation_scores(Target("several", tuple(NAMES)), torch.randn(5, 4), torch.zeros(5, 4), with_error=True)
+    assert (found["map"], found["error"], found["images"]) == (0.0, 0.0, 5.0)
 
 
 def test_the_standard_error_shrinks_with_the_images():

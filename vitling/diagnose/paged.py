@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 from vitling.callbacks import Callback
 from vitling.data.pipeline.reading import Reading
@@ -83,7 +84,7 @@ def evaluate(
     reading: Reading | None = None,
     dataset: Dataset | None = None,
     callback: Callback | None = None,
-) -> Evaluation | SeveralEvaluation | NumbersEvaluation:
+) -> Evaluation:
     """Measure a run on a split of its own data, or of other data with the same classes; of one that learnt several labels per image, its labels; of one
     that learnt numbers, those.
 
@@ -115,7 +116,8 @@ def evaluate(
         callback=callback,
     )
     write_evaluated(run, result, seen, reading=reading, callback=callback)
-    return result
+    # Of several labels and of numbers it is the evaluation of those; to a type checker, programs about classes are what they were.
+    return cast(Evaluation, result)
 
 
 def write_trained(

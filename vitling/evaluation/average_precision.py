@@ -43,6 +43,8 @@ def standard_error(scores: np.ndarray, truth: np.ndarray, groups: np.ndarray | N
     rankings = [
         Precision(scores[:, k], truth[:, k] > 0, units, count) for k in range(truth.shape[1]) if truth[:, k].any()
     ]
+    if not rankings:
+        return 0.0
     weights = next(draw_units(count, ERROR_RESAMPLES))
     return float(np.std(mean_over_labels(np.stack([one.average(weights) for one in rankings]))))
 

@@ -159,7 +159,7 @@ class Run:
         epochs = [record["epoch"] for record in records]
         named = f"validation {score.name}"
         curve = {named: [record[score.recorded] for record in records]}
-        svg = plots.lines(epochs, curve, x="epoch", y=named, unit=True)
+        svg = plots.lines(epochs, curve, x="epoch", y=named, unit=min(curve[named]) >= 0)  # a skill may be below 0
         return render_card(title, facts, svg=svg, caption=f"{named.capitalize()} over the epochs.")
 
     # -- reading ---------------------------------------------------------------------------------------------------

@@ -284,7 +284,12 @@ class Loop:
         score, state = self.setup.method.target.score, self.state
         if not score.beside or not self.accelerator.is_main_process:
             return {}
-        records = [record for record in self.run.metrics() if record["epoch"] == state.best_epoch]
+        assert state.best is not None  # the last epoch is always validated
+        of_best = (
+            state.best_epoch,
+            state.best[0],
+        )  # a part that was trained further may have an epoch of that number, too
+        records = [r for r in self.run.metrics() if (r["epoch"], r[score.recorded]) == of_best]
         return {f"val_{key}": records[-1][f"val_{key}"] for key in score.beside}
 
     # -- saving ----------------------------------------------------------------------------------------------------

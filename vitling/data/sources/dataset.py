@@ -309,6 +309,8 @@ def _may_have_several(data: str) -> bool:
         return True
     if match_name(data) or data.startswith((HUB, "hf:")) or is_address(data):
         return False
+    if not path.exists():  # which is said where it is read
+        return True
     if path.is_dir():
         return not (is_saved_table(path) or files_of_kind(path, ".tar"))
     return path.suffix.lower() in (".npz", ".csv", ".tsv", ".parquet")

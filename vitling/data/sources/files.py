@@ -455,8 +455,10 @@ def _without_missing_labels(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarr
         arrays = {**arrays, "train_images": arrays["images"]}
     splits = [split for split in ("train", "val", "test") if f"{split}_images" in arrays]
     labels = [arrays.get(f"{split}_labels") for split in splits]
-    # Several labels per image measure nothing here: neighbours are judged by classes.
-    if all(found is not None and (found.ndim != 2 or found.shape[1] == 1) for found in labels):
+    # Several labels per image and numbers measure nothing here: neighbours are judged by classes.
+    if all(
+        found is not None and found.dtype.kind != "f" and (found.ndim != 2 or found.shape[1] == 1) for found in labels
+    ):
         return arrays
     arrays = {name: array for name, array in arrays.items() if name.endswith("images")}
     return {**arrays, **{f"{split}_labels": np.zeros(len(arrays[f"{split}_images"]), np.int64) for split in splits}}
