@@ -44,8 +44,8 @@ class Bins:
     def of(cls, numbers: np.ndarray) -> "Bins":
         """Bins for training numbers: the more images, the narrower, since a Gaussian that is wide keeps a network from overfitting few images.
 
-        Measured on made-up squares in noise, mean absolute error with 10, 20 and 58 bins between the lowest and highest number: 0.47, 0.56
-        and 0.61 from 100 images, 0.36, 0.37 and 0.40 from 400, 0.33, 0.34 and 0.34 from 1,600 (mean of three seeds).
+        Measured by benchmarks/ordered_labels.py: with 58 bins inside the range the error from 100 images is a third larger than with 10, from
+        1,600 the same.
         """
         numbers = np.asarray(numbers, np.float64)
         scale: Literal["linear", "log1p"] = "log1p" if _wants_log(numbers) else "linear"
