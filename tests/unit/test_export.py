@@ -185,6 +185,15 @@ def test_the_card_says_what_the_run_knows_and_never_looks_at_the_test_split(tmp_
     assert "looked at once" in card
 
 
+def test_the_card_has_the_number_of_the_epoch_whose_weights_these_are(tmp_path):
+    run = make_run(tmp_path)
+    chosen = min(run.metrics(), key=lambda record: record["val_top1"])  # as keep=last_good may
+    run.update(best={**{key: chosen[key] for key in ("val_top1", "val_loss")}, "epoch": chosen["epoch"]})
+    assert chosen["val_top1"] < 0.75
+    card = (export(run, "timm").path / "README.md").read_text()
+    assert f"| validation | 12 | {100 * chosen['val_top1']:.2f} % |" in card
+
+
 def test_names_in_the_card_are_text_whatever_they_are_made_of(tmp_path):
     run = make_run(tmp_path)
     names = [

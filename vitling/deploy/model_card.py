@@ -140,8 +140,7 @@ def _recorded_labels(run: Run, which: str) -> SeveralEvaluation | None:
 
 
 def _results_in_words(run: Run, which: str, test: SeveralEvaluation | NumbersEvaluation | None) -> str:
-    best = run.info.get("best") if which == "best" else None
-    record, images = best or validation_record(run, which), run.info.get("data", {}).get("val_images")
+    record, images = validation_record(run, which), run.info.get("data", {}).get("val_images")
     rows = []
     if record and images:
         rows.append(
@@ -239,7 +238,12 @@ def validation_record(run: Run, which: str) -> dict | None:
     records = run.metrics()
     if not records:
         return None
-    return records[-1] if which == "last" else max(records, key=lambda r: (r[run.score.recorded], -r["val_loss"]))
+    if which == "last":
+        return records[-1]
+    # Not always the highest one: keep=last_good takes the last that is nearly as good.
+    chosen = run.info.get("best", {}).get("epoch")
+    highest = max(records, key=lambda r: (r[run.score.recorded], -r["val_loss"]))
+    return next((record for record in reversed(records) if record["epoch"] == chosen), highest)
 
 
 def _summary(run: Run, metadata: ModelMetadata) -> str:
