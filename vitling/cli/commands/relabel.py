@@ -44,7 +44,7 @@ def relabel(
     """Write label maps for method=token_labeling, from any trained model."""
     vitling.register_models()
 
-    from vitling.methods.token_labeling.relabeling import export_to_authors
+    from vitling.methods.token_labeling.relabeling import export_to_authors, label_kind
 
     out = out or Path("labels") / re.sub(r"[^\w.-]+", "-", f"{Path(data).stem}-{Path(annotator).name}")
     options: dict[str, Any] = dict(
@@ -56,4 +56,6 @@ def relabel(
         maps = vitling.relabel(annotator, data, out, **options, **common)
         if authors:
             export_to_authors(maps, data, authors, **common)
-    print(f"next: vitling train {data} {' '.join(maps.training_settings)} model=lvvit_nano")
+    kind = label_kind(annotator)
+    order = [f"labels={kind}"] if kind != "auto" else []  # as the maps number the classes
+    print(f"next: vitling train {data} {' '.join([*order, *maps.training_settings])} model=lvvit_nano")

@@ -59,7 +59,7 @@ def relabel(
     """
     callback = callback or Callback()
     dataset = (
-        data if isinstance(data, Dataset) else _open(data, reading or Reading(), on_bad_image, _kind_of(annotator))
+        data if isinstance(data, Dataset) else _open(data, reading or Reading(), on_bad_image, label_kind(annotator))
     )
     size = as_size(size)
     if fit is not None and fit not in FITS:
@@ -117,7 +117,7 @@ def _open(data: str, reading: Reading, on_bad_image: str, labels: str) -> Datase
     return open_dataset(data, root=reading.root, download=reading.download, on_bad_image=on_bad_image, labels=labels)
 
 
-def _kind_of(annotator: Source) -> str:
+def label_kind(annotator: Source) -> str:
     """What a run's labels are, so that grades are in the order in which the training knows them."""
     if isinstance(annotator, (str, Path)) and is_author_folder(annotator):
         return "auto"
