@@ -139,6 +139,22 @@ def _recorded_labels(run: Run, which: str) -> SeveralEvaluation | None:
     return SeveralEvaluation.read(path) if path.exists() else None
 
 
+def _trust(run: Run, which: str, tested: bool) -> list[str]:
+    """What a reader must know of the numbers."""
+    looks = run.info.get("test_looks", 1)
+    times = "once" if looks == 1 else f"{looks} times"
+    return [
+        f"\nThe test split was looked at {times}; each look makes a number worth less."
+        if tested
+        else "\nThe test split was not looked at, or there is none: no test number is known.",
+        *(
+            ["The weights were chosen by the validation number, so expect a little less on new images."]
+            if which == "best"
+            else []
+        ),
+    ]
+
+
 def _results_in_words(run: Run, which: str, test: SeveralEvaluation | NumbersEvaluation | None) -> str:
     record, images = validation_record(run, which), run.info.get("data", {}).get("val_images")
     rows = []
@@ -148,15 +164,7 @@ def _results_in_words(run: Run, which: str, test: SeveralEvaluation | NumbersEva
         )
     if test:
         rows += [f"- test, {_plain(name)}: {value}" for name, value in test.facts().items()]
-        looks = run.info.get("test_looks", 1)
-        rows.append(
-            f"\nThe test split was looked at {'once' if looks == 1 else f'{looks} times'}; each look makes a number worth less."
-        )
-    else:
-        rows.append("\nThe test split was not looked at, or there is none: no test number is known.")
-    if which == "best":
-        rows.append("The weights were chosen by the validation number, so expect a little less on new images.")
-    return "\n".join(rows)
+    return "\n".join([*rows, *_trust(run, which, bool(test))])
 
 
 def _per_label(test: SeveralEvaluation) -> str:
@@ -332,15 +340,7 @@ def _results(run: Run, which: str, test: dict | None) -> str:
         )
         facts = [f"- {_plain(name)}: {value}" for name, value in Evaluation(**test).agreement_facts().items()]
         rows += ["", *facts] if facts else []
-        looks = run.info.get("test_looks", 1)
-        rows.append(
-            f"\nThe test split was looked at {'once' if looks == 1 else f'{looks} times'}; each look makes a number worth less."
-        )
-    else:
-        rows.append("\nThe test split was not looked at, or there is none: no test number is known.")
-    if which == "best":
-        rows.append("The weights were chosen by the validation number, so expect a little less on new images.")
-    return "\n".join(rows)
+    return "\n".join([*rows, *_trust(run, which, bool(test))])
 
 
 def _per_class(test: dict) -> str:

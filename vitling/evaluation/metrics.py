@@ -1,12 +1,9 @@
 """Every number of an evaluation, from logits and true classes."""
 
 import itertools
-import json
 import math
-import re
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 import numpy as np
@@ -17,12 +14,12 @@ from vitling._deprecated import renamed_attribute
 from vitling.data.grades import read_grades
 from vitling.evaluation.calibration import expected_calibration_error
 from vitling.evaluation.intervals import wilson_interval
+from vitling.evaluation.kept import KeptEvaluation
 from vitling.evaluation.ordered import measure_distances
 from vitling.evaluation.resampling import resample, share_interval
 from vitling.reports.card import render_card
 from vitling.reports.frame import make_frame
 from vitling.reports.page import percent
-from vitling.validation.documents import damaged, parse_json, read_document
 from vitling.validation.values import Count, CountOrNone, Range, Share, Side
 
 if TYPE_CHECKING:
@@ -119,20 +116,11 @@ class EvaluationRecord(_Evaluation, total=False):
     grades: GradesRecord | None
 
 
-def evaluation_file_name(
-    split: str, weights: str, img_size: tuple[int, int] | None, tta: bool, other_data: str | None
-) -> str:
-    """What an evaluation is called in its run."""
-    other = "" if other_data is None else "-" + re.sub(r"[^\w.-]+", "-", other_data)
-    last = "" if weights == "best" else f"-{weights}"
-    size = "-{}x{}".format(*img_size) if img_size else ""
-    views = "-tta" if tta else ""
-    return f"evaluation-{split}{last}{size}{views}{other}.json"
-
-
 @dataclass
-class Evaluation:
+class Evaluation(KeptEvaluation):
     """What a model reaches on a split."""
+
+    schema = EvaluationRecord
 
     data: str
     split: str
@@ -174,20 +162,8 @@ class Evaluation:
     resamples: int = 0
     operating_point: dict | None = None  # of one class against the others, at a threshold that was fitted on validation
     grades: dict | None = None  # of grades: their errors and rank correlations, see `GradesRecord`
-    kept = True  # in the run; not a field, because what is read from there was
 
     right = renamed_attribute("right", "correct")
-
-    @property
-    def file_name(self) -> str:
-        """Where in the run it is written; other data never replaces what the run reached on its own."""
-        return evaluation_file_name(self.split, self.weights, self.img_size, self.tta, None if self.own else self.data)
-
-    def to_json(self) -> str:
-        tree = asdict(self)
-        if self.grades is None:  # the file of classes is as it was
-            tree.pop("grades")
-        return json.dumps(tree, indent=1, ensure_ascii=False)
 
     def to_frame(self) -> "DataFrame":
         """A row per class: its images, accuracy (its sensitivity), specificity and AUROC, each with the ends of its 95 % interval."""
@@ -255,23 +231,10 @@ class Evaluation:
         return facts
 
     @classmethod
-    def from_json(cls, text: str, source: str = "the evaluation") -> "Evaluation":
-        """Read it back; `source` is the file that it is from, which anything may have happened to."""
-        values = dict(parse_json(text, EvaluationRecord, source))
-        if "right" in values:  # written before 0.2
-            values["correct"] = values.pop("right")
-        known: dict[str, Any] = {f.name: values[f.name] for f in fields(cls) if f.name in values}
-        known |= {name: tuple(value) for name, value in known.items() if name.endswith("_interval") and value}
-        evaluation = cls(**known)
-        if not evaluation._adds_up():
-            raise damaged(source, "its numbers contradict each other")
-        return evaluation
+    def translate(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"correct" if name == "right" else name: value for name, value in values.items()}  # its name before 0.2
 
-    @classmethod
-    def read(cls, path: Path) -> "Evaluation":
-        return cls.from_json(read_document(path), str(path))
-
-    def _adds_up(self) -> bool:
+    def adds_up(self) -> bool:
         classes, correct = len(self.class_names), self.correct
         return (
             classes == len(self.per_class) == len(self.confusion)

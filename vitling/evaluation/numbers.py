@@ -1,19 +1,16 @@
 """Every number of an evaluation where real numbers are predicted, from logits over bins and the true numbers."""
 
-import json
-from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Literal, TypedDict
 
 import numpy as np
 from torch import Tensor
 
 from vitling.data.bins import COVERAGE, Bins, Values
-from vitling.evaluation.metrics import evaluation_file_name
+from vitling.evaluation.kept import KeptEvaluation
 from vitling.evaluation.ordered import measure_distances
 from vitling.reports.card import render_card
 from vitling.reports.frame import make_frame
-from vitling.validation.documents import damaged, parse_json, read_document
 from vitling.validation.values import Count, CountOrNone, Range, Share, Side
 
 if TYPE_CHECKING:
@@ -60,8 +57,10 @@ class NumbersRecord(_NumbersEvaluation, total=False):
 
 
 @dataclass
-class NumbersEvaluation:
+class NumbersEvaluation(KeptEvaluation):
     """What a model that predicts numbers reaches on a split. All distances are in the unit of the numbers."""
+
+    schema = NumbersRecord
 
     data: str
     split: str
@@ -88,15 +87,6 @@ class NumbersEvaluation:
     tta: bool = False  # corners and mirror images were asked about, whatever the run does by itself
     groups: int | None = None  # that the images are of, where they are known
     labels: str = "numbers"
-    kept = True  # in the run; not a field, because what is read from there was
-
-    @property
-    def file_name(self) -> str:
-        """Where in the run it is written; other data never replaces what the run reached on its own."""
-        return evaluation_file_name(self.split, self.weights, self.img_size, self.tta, None if self.own else self.data)
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=1, ensure_ascii=False)
 
     def to_frame(self) -> "DataFrame":
         """A row per image: the true number, the predicted one and the error."""
@@ -136,19 +126,8 @@ class NumbersEvaluation:
             title, self.facts(), svg=svg, caption="A dot per image; on the line it is exact.", notes=self.notes
         )
 
-    @classmethod
-    def from_json(cls, text: str, source: str = "the evaluation") -> "NumbersEvaluation":
-        values = parse_json(text, NumbersRecord, source)
-        known = {f.name: values[f.name] for f in fields(cls) if f.name in values}
-        known |= {name: tuple(value) for name, value in known.items() if name.endswith("_interval") and value}
-        found = cls(**known)
-        if not len(found.truth) == len(found.predicted) == found.images:
-            raise damaged(source, "its numbers contradict each other")
-        return found
-
-    @classmethod
-    def read(cls, path: Path) -> "NumbersEvaluation":
-        return cls.from_json(read_document(path), str(path))
+    def adds_up(self) -> bool:
+        return len(self.truth) == len(self.predicted) == self.images
 
 
 def measure_numbers(

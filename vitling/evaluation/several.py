@@ -1,10 +1,8 @@
 """Every number of an evaluation of several labels per image, from logits and which labels each image has."""
 
-import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 import numpy as np
@@ -14,7 +12,7 @@ from torch import Tensor
 
 from vitling.evaluation.average_precision import Precision, mean_over_labels
 from vitling.evaluation.calibration import label_calibration_error
-from vitling.evaluation.metrics import evaluation_file_name
+from vitling.evaluation.kept import KeptEvaluation
 from vitling.evaluation.resampling import (
     BLOCK,
     MOST_SCORES,
@@ -28,7 +26,6 @@ from vitling.evaluation.resampling import (
 from vitling.evaluation.thresholds import Thresholds
 from vitling.reports.card import render_card
 from vitling.reports.frame import make_frame
-from vitling.validation.documents import damaged, parse_json, read_document
 from vitling.validation.values import Count, CountOrNone, Range, Share, Side
 
 if TYPE_CHECKING:
@@ -82,8 +79,10 @@ class SeveralEvaluationRecord(TypedDict):
 
 
 @dataclass
-class SeveralEvaluation:
+class SeveralEvaluation(KeptEvaluation):
     """What a model of several labels per image reaches on a split. Intervals are of 95 %, by drawing images, or groups where there are some."""
+
+    schema = SeveralEvaluationRecord
 
     data: str
     split: str
@@ -112,15 +111,6 @@ class SeveralEvaluation:
     groups: int | None = None
     resamples: int = 0
     labels: str = "several"
-    kept = True  # in the run; not a field, because what is read from there was
-
-    @property
-    def file_name(self) -> str:
-        """Where in the run it is written."""
-        return evaluation_file_name(self.split, self.weights, self.img_size, self.tta, None if self.own else self.data)
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=1, ensure_ascii=False)
 
     def to_frame(self) -> "DataFrame":
         """A row per label: its positives, average precision and AUROC with the ends of their intervals, and what its threshold gives."""
@@ -163,20 +153,8 @@ class SeveralEvaluation:
         """What a notebook shows."""
         return render_card(f"{self.data}, {self.split} split", dict(self.facts()), notes=self.notes)
 
-    @classmethod
-    def from_json(cls, text: str, source: str = "the evaluation") -> "SeveralEvaluation":
-        """Read it back; `source` is the file that it is from, which anything may have happened to."""
-        values = parse_json(text, SeveralEvaluationRecord, source)
-        known: dict[str, Any] = {f.name: values[f.name] for f in fields(cls) if f.name in values}
-        known |= {name: tuple(value) for name, value in known.items() if name.endswith("_interval") and value}
-        evaluation = cls(**known)
-        if [row["name"] for row in evaluation.per_label] != evaluation.class_names:
-            raise damaged(source, "its numbers contradict each other")
-        return evaluation
-
-    @classmethod
-    def read(cls, path: Path) -> "SeveralEvaluation":
-        return cls.from_json(read_document(path), str(path))
+    def adds_up(self) -> bool:
+        return [row["name"] for row in self.per_label] == self.class_names
 
 
 def measure_several(

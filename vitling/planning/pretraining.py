@@ -99,9 +99,7 @@ def plan_pretraining(
     check_settings(recipe)
     reason = "as you asked" if "method" in asked else find_method(method).teaches
     choices = [choice for choice in planned.choices if _stands(choice, to_dict(recipe))]
-    chosen = Choice(
-        "method", method, reason, "masked_images and dino compared: docs/pretraining.md", {"method": method}
-    )
+    chosen = Choice("method", method, reason, "both compared: docs/pretraining.md", {"method": method})
     first = next((i for i, choice in enumerate(choices) if choice.what == "epochs"), len(choices))
     changed = [*choices[:first], chosen, *choices[first:]]
     return Plan(
