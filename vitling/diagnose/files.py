@@ -14,7 +14,8 @@ from vitling.diagnose.confusions import mixed_up
 from vitling.diagnose.evidence import Evidence
 from vitling.diagnose.page import diagnosis_page
 from vitling.diagnose.result import Diagnosis
-from vitling.diagnose.run_page import PAGE, update_run_page
+from vitling.diagnose.run_page import update_run_page
+from vitling.diagnose.run_parts import PAGE
 from vitling.diagnose.suspects import SuspectLabels
 from vitling.diagnose.verdict import advised, headline, indicators
 from vitling.errors import UserError

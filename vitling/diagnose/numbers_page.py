@@ -10,7 +10,7 @@ from vitling.callbacks import Callback
 from vitling.data.bins import COVERAGE, Values
 from vitling.data.pipeline.reading import Reading
 from vitling.diagnose.overlay import attention_map, draw_overlay
-from vitling.diagnose.run_page import (
+from vitling.diagnose.run_parts import (
     SHOWN,
     TILE,
     data_notes,

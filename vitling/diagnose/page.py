@@ -19,7 +19,8 @@ from vitling.diagnose.measures import MEASURES
 from vitling.diagnose.measures.channels import judge_channels
 from vitling.diagnose.measures.measure import AttentionMeasure, BlockMeasure, ModelMeasure
 from vitling.diagnose.result import Diagnosis
-from vitling.diagnose.run_page import learning_charts, picture_parts
+from vitling.diagnose.run_page import picture_parts
+from vitling.diagnose.run_parts import learning_charts
 from vitling.diagnose.verdict import advised, headline, indicators, references
 from vitling.errors import UserError
 from vitling.models.inspect import Captured, as_tokens, capture_batch, find_attention_layout, rollout_chain

@@ -8,7 +8,8 @@ from typing import cast
 from vitling.callbacks import Callback
 from vitling.data.pipeline.reading import Reading
 from vitling.data.sources.dataset import Dataset
-from vitling.diagnose.run_page import PAGE, update_run_page, write_run_page
+from vitling.diagnose.run_page import update_run_page, write_run_page
+from vitling.diagnose.run_parts import PAGE
 from vitling.diagnose.several_page import write_several_page
 from vitling.diagnose.unlabelled_page import write_unlabelled_page
 from vitling.errors import UserError

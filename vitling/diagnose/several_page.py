@@ -7,7 +7,7 @@ import torch
 
 from vitling.callbacks import Callback
 from vitling.data.pipeline.reading import Reading
-from vitling.diagnose.run_page import PAGE, SHOWN, course_section, data_notes, quoted, speed_section, use_sections
+from vitling.diagnose.run_parts import PAGE, SHOWN, course_section, data_notes, quoted, speed_section, use_sections
 from vitling.evaluation.predictions import Predictions, predict_validation
 from vitling.evaluation.several import SeveralEvaluation, measure_several
 from vitling.evaluation.temperature import calibrate

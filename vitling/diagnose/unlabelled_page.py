@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from vitling.diagnose.run_page import PAGE, quoted, speed_section
+from vitling.diagnose.run_parts import PAGE, quoted, speed_section
 from vitling.recipes import to_yaml
 from vitling.reports import plots
 from vitling.reports.page import (

@@ -14,7 +14,8 @@ from vitling.data.pipeline.training_data import open_recipe_data
 from vitling.data.sources.dataset import Dataset
 from vitling.data.sources.images import Images
 from vitling.diagnose.paged import write_trained
-from vitling.diagnose.run_page import PAGE, improvement_folder, update_run_page
+from vitling.diagnose.run_page import update_run_page
+from vitling.diagnose.run_parts import PAGE, improvement_folder
 from vitling.errors import UserError
 from vitling.evaluation.predictions import open_own_data
 from vitling.files import check_path, refuse_foreign

@@ -4,7 +4,7 @@ import itertools
 from pathlib import Path
 from typing import Any
 
-from vitling.diagnose.run_page import PAGE
+from vitling.diagnose.run_parts import PAGE
 from vitling.improvement.record import Improvement
 from vitling.recipes import from_dict, to_yaml
 from vitling.reports import plots

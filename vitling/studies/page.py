@@ -3,7 +3,7 @@
 import math
 from statistics import mean
 
-from vitling.diagnose.run_page import PAGE
+from vitling.diagnose.run_parts import PAGE
 from vitling.recipes import to_yaml
 from vitling.reports import plots
 from vitling.reports.page import Chart, Code, Facts, Fold, Link, Page, Section, Table, Text
