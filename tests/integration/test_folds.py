@@ -15,7 +15,7 @@ from vitling.data.pipeline.training_data import split_training
 from vitling.data.sources.dataset import open_dataset
 from vitling.errors import UserError
 from vitling.evaluation.predictions import predict_validation
-from vitling.recipes import Augment, Optim, Recipe
+from vitling.recipes import Augment, Optim, Recipe, replace
 from vitling.training.settings import Settings
 
 pytestmark = pytest.mark.slow
@@ -73,15 +73,14 @@ def test_its_network_is_that_of_all_members(ensemble):
 
 
 def test_a_threshold_of_single_networks_is_said_to_be_one(ensemble):
-    point = public.evaluation.operating_point.Wanted("3", sensitivity=0.9)
-    result = public.evaluate(ensemble, point=point)
+    result = public.evaluate(ensemble, positive="3", sensitivity=0.9)
     assert any("fitted on what single networks say" in note for note in result.notes)
 
 
 def test_what_has_seen_the_labels_is_no_beginning_of_folds(ensemble, tmp_path):
-    known = public.train(public.recipes.replace(RECIPE, epochs=1), tmp_path / "known", settings=ALONE)
+    known = public.train(replace(RECIPE, epochs=2), tmp_path / "known", settings=ALONE)
     with pytest.raises(UserError, match="has learnt from the same images"):
-        public.train_folds(public.recipes.replace(RECIPE, init=str(known.path)), tmp_path / "folds", 2, settings=ALONE)
+        public.train_folds(replace(RECIPE, init=str(known.path)), tmp_path / "folds", 2, settings=ALONE)
     assert not (tmp_path / "folds").exists()
 
 
