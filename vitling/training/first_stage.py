@@ -84,7 +84,10 @@ def stage_lines(stage: dict) -> list[str]:
 
 def count_seen_tests(recipe: Recipe, data: TrainingData, reading: Reading, callback: Callback) -> int:
     """How many images that the data tests on the run without labels has learnt from which `init` names; refused unless it is asked for."""
-    kind, place = find_kind(recipe.init)
+    try:
+        kind, place = find_kind(recipe.init)
+    except UserError:  # said where the weights are loaded
+        return 0
     if kind != "run" or not place.unlabelled or "test" not in data.dataset.splits:
         return 0
     try:
