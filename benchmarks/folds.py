@@ -1,6 +1,6 @@
 """What folds are worth: the number from all the images beside that of the test split, and the ensemble and its pupil beside a single network.
 
-    python benchmarks/folds.py run --data ten.npz fashion2k.npz flowers10 --minutes 6
+    python benchmarks/folds.py run --data ten.npz --minutes 3
     python benchmarks/folds.py table
 
 Equal total wall time: one network for all of it, or five folds and a network that is distilled from them, a sixth each. The test split is looked
