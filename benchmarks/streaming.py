@@ -23,7 +23,8 @@ from torch import Tensor
 from vitling import Callback, Settings
 from vitling.data.pipeline.reading import Reading
 from vitling.recipes import Recipe, override
-from vitling.runs.run import Run, asked_for
+from vitling.runs.asked import asked_for
+from vitling.runs.run import Run
 from vitling.training.beginning import open_loop
 from vitling.training.loop import Loop
 from vitling.training.setup import create_accelerator

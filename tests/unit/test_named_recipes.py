@@ -11,7 +11,8 @@ from vitling.methods.token_labeling.relabeling import relabel
 from vitling.models import build_model
 from vitling.optim import peak_lr
 from vitling.recipes import Recipe, named_recipes, replace
-from vitling.runs.run import Run, asked_for
+from vitling.runs.asked import asked_for
+from vitling.runs.run import Run
 from vitling.training.beginning import open_loop
 from vitling.training.settings import Settings
 from vitling.training.setup import create_accelerator

@@ -18,7 +18,8 @@ from vitling.recipes import (
     save_recipe,
     to_dict,
 )
-from vitling.runs.run import Run, asked_for, is_digest_of, recipe_digest
+from vitling.runs.asked import asked_for, is_digest_of, recipe_digest
+from vitling.runs.run import Run
 
 
 @pytest.mark.parametrize("name", named_recipes())

@@ -93,6 +93,14 @@ def diagnose(
     return result
 
 
+def measure_model(source: Source, *, reading: Reading | None = None, callback: Callback | None = None) -> Diagnosis:
+    """What a run's network does with held-out pictures, without asking why: enough to draw it, and nothing is trained for it."""
+    opened = open_subjects(source, None, None, images=IMAGES, which="best", reading=reading, callback=callback)
+    callback = callback or Callback()
+    subject, pictures = opened.first, opened.pictures
+    return _measure([subject], [pictures.decoded_for(subject, callback)], pictures, callback)
+
+
 def _suspected(evidence: Evidence) -> SuspectLabels | None:
     """Without training anything: validation images, by the run itself, which did not learn from them."""
     seen = evidence.val

@@ -18,7 +18,8 @@ from vitling.ensembles.joining import join
 from vitling.errors import UserError
 from vitling.methods.distillation import taught_by
 from vitling.recipes import Recipe, from_dict, to_dict
-from vitling.runs.run import FOLD, Run, asked_ensemble, asked_for
+from vitling.runs.asked import asked_ensemble, asked_for
+from vitling.runs.run import FOLD, Run
 from vitling.training.beginning import train
 from vitling.training.budget import BudgetTooShort
 from vitling.training.knowledge import find_knowledge

@@ -13,7 +13,8 @@ from vitling.evaluation.predictions import predict_out_of_fold
 from vitling.models import build_model
 from vitling.models.ensemble import NAME
 from vitling.recipes import Recipe
-from vitling.runs.run import Run, environment
+from vitling.runs.run import Run
+from vitling.runs.surroundings import environment
 
 
 def join(run: Run, members: Sequence[Run], *, wall_seconds: float, reading: Reading, callback: Callback) -> None:

@@ -39,8 +39,9 @@ from vitling.models.ensemble import NAME as ENSEMBLE
 from vitling.models.weights import save_weights
 from vitling.planning.plan import plan
 from vitling.recipes import Augment, Recipe, load_recipe, override, replace, scale_epochs
+from vitling.runs.asked import asked_ensemble, asked_for
 from vitling.runs.device import default_device
-from vitling.runs.run import Run, asked_ensemble, asked_for
+from vitling.runs.run import Run
 from vitling.training.duration import parse_duration
 from vitling.training.settings import Settings
 from vitling.training.signals import Interrupted

@@ -32,7 +32,8 @@ from vitling.planning.survey import survey_data
 from vitling.recipes import Recipe, from_dict, override, save_recipe, scale_epochs, to_dict
 from vitling.reports.page import Link, is_page, write_page
 from vitling.runs.opening import find_kind
-from vitling.runs.run import Run, environment, load_run
+from vitling.runs.run import Run, load_run
+from vitling.runs.surroundings import environment
 from vitling.studies.engines import create_engine
 from vitling.studies.study import Study, study
 from vitling.training.beginning import train

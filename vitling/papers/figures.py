@@ -10,8 +10,9 @@ from vitling.callbacks import Callback, StudyCallback
 from vitling.data.pipeline.loader import eval_batches
 from vitling.data.pipeline.reading import Reading, load_split
 from vitling.data.pipeline.training_data import open_recipe_data
-from vitling.diagnose import diagnosis, page
+from vitling.diagnose import page
 from vitling.diagnose.cka import CkaMatrix, cka_matrix
+from vitling.diagnose.diagnosis import measure_model
 from vitling.diagnose.match import Match, match_layers
 from vitling.diagnose.result import Diagnosis
 from vitling.errors import UserError
@@ -283,26 +284,26 @@ def _compare_layers(vit: Run, resnet: Run, drawn: Drawn) -> tuple[CkaMatrix, Mat
 
 def draw_attention(drawn: Drawn) -> list[Section]:
     sections: list[Section | None] = []
-    for result in _diagnosed(drawn):
+    for result in _measured(drawn):
         sections += [page.pictures_of_attention(result, drawn.figure.pictures), page.attention_section([result])]
     return [section for section in sections if section]
 
 
 def draw_head_tokens(drawn: Drawn) -> list[Section]:
-    sections = [page.head_token_section(result, block=1) for result in _diagnosed(drawn)]
+    sections = [page.head_token_section(result, block=1) for result in _measured(drawn)]
     return [section for section in sections if section]
 
 
 def draw_features(drawn: Drawn) -> list[Section]:
-    sections = [page.feature_maps(result, bare_chain=True) for result in _diagnosed(drawn)]
+    sections = [page.feature_maps(result, bare_chain=True) for result in _measured(drawn)]
     return [section for section in sections if section]
 
 
-def _diagnosed(drawn: Drawn) -> Iterator[Diagnosis]:
+def _measured(drawn: Drawn) -> Iterator[Diagnosis]:
     """The first run of every line."""
     for line in drawn.plan.lines:
         for run in drawn.runs(line.label)[:1]:
-            (result,) = diagnosis.diagnose(run, reading=drawn.reading, callback=drawn.callback)
+            result = measure_model(run, reading=drawn.reading, callback=drawn.callback)
             result.subject.name = line.label
             yield result
 

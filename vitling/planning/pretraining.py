@@ -21,7 +21,8 @@ from vitling.methods.pretraining.recipe import METHOD, pretraining_recipe
 from vitling.planning.plan import Plan, plan
 from vitling.planning.rules import Choice
 from vitling.recipes import override, to_dict
-from vitling.runs.run import Run, asked_plan
+from vitling.runs.asked import asked_plan
+from vitling.runs.run import Run
 from vitling.training.settings import Settings
 from vitling.training.setup import check_settings
 from vitling.validation.values import show

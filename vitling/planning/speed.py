@@ -18,7 +18,8 @@ from vitling.data.sources.dataset import Dataset
 from vitling.errors import UserError
 from vitling.methods import find_method
 from vitling.recipes import Recipe, from_dict, to_dict
-from vitling.runs.run import Run, asked_for
+from vitling.runs.asked import asked_for
+from vitling.runs.run import Run
 from vitling.training.beginning import open_loop
 from vitling.training.budget import MEASURED_SHARE, Speed
 from vitling.training.measurement import endless_steps

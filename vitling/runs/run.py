@@ -22,17 +22,13 @@ import io
 import itertools
 import json
 import os
-import platform
 import re
-import shlex
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-import timm
 import torch
 from filelock import FileLock, Timeout
 from torch import Tensor, nn
@@ -46,9 +42,9 @@ from vitling.files import append_text, check_path, remove_leftovers, what_else, 
 from vitling.models.weights import save_for_timm
 from vitling.plugins import changed_plugins, plugin_records, require_plugins
 from vitling.recipes import Recipe, from_dict, read_recipe, save_recipe, to_dict
-from vitling.recipes.earlier import complete, earlier_forms
+from vitling.recipes.earlier import complete
 from vitling.reports.card import render_card
-from vitling.runs.device import default_device, device_name
+from vitling.runs.asked import difference, flat, is_digest_of, jsonable
 from vitling.runs.metadata import ModelMetadata
 from vitling.runs.records import (
     VALIDATIONS,
@@ -296,7 +292,7 @@ class Run:
         """The resolved recipe of a part, as it was written; what is lost of it would fall back to defaults, and is refused."""
         path = self.path / _recipe_file(part)
         recipe, tree = read_recipe(path)
-        lost = set(_flat(to_dict(recipe))) - set(_flat(tree))
+        lost = set(flat(to_dict(recipe))) - set(flat(tree))
         if self.info.get("environment", {}).get("vitling") != vitling.__version__:
             lost &= {fields(Recipe)[-1].name}  # another version may not have known them all
         if lost or not read_document(path).endswith("\n"):
@@ -507,7 +503,7 @@ class Run:
 
     def update(self, **changes: Any) -> None:
         write_text(
-            self._place("run.json"), json.dumps({**self.info, **_jsonable(changes)}, indent=1, ensure_ascii=False)
+            self._place("run.json"), json.dumps({**self.info, **jsonable(changes)}, indent=1, ensure_ascii=False)
         )
 
     def save_recipe(self, recipe: Recipe) -> None:
@@ -658,89 +654,8 @@ def free_directory(base: Path, asked: dict) -> Path:
     return next(path for path in candidates if not path.exists() or Run(path).asked == asked)
 
 
-def asked_for(recipe: Recipe, budget_seconds: float | None) -> dict:
-    """What a command asks for, before the data resolves it; the same again means the same run."""
-    return _jsonable({"recipe": to_dict(recipe), "budget": f"{budget_seconds:g}s" if budget_seconds else None})
-
-
-def asked_plan(data: str, settings: Sequence[str], budget_seconds: float | None) -> dict:
-    """The same of a command that leaves the recipe to a plan: what is planned depends on the machine, what is asked does not."""
-    planned = {"data": data, "settings": list(settings)}
-    return {"plan": planned, "budget": f"{budget_seconds:g}s" if budget_seconds else None}
-
-
-def asked_ensemble(asked: dict, folds: int, distill: bool) -> dict:
-    """The same of a command that trains all folds."""
-    return {**asked, "ensemble": f"{folds} folds" + (", distilled" if distill else "")}
-
-
-def recipe_digest(recipe: Recipe) -> str:
-    return _digest(to_dict(recipe))
-
-
-def is_digest_of(digest: str, recipe: Recipe) -> bool:
-    """Whether this version, or an earlier one with fewer keys, gives the recipe that digest."""
-    tree = to_dict(recipe)
-    return digest in map(_digest, [tree, *earlier_forms(tree)])
-
-
-def _digest(tree: dict) -> str:
-    return hashlib.sha256(json.dumps(_jsonable(tree), sort_keys=True).encode()).hexdigest()
-
-
-def environment() -> dict:
-    """The versions and the machine that a result depends on."""
-    return {
-        "vitling": vitling.__version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "timm": timm.__version__,
-        "platform": platform.platform(),
-        "processor": device_name(default_device()),
-        "threads": torch.get_num_threads(),
-        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
-    }
-
-
-def difference(known: dict, asked: dict) -> str:
-    """The first setting in which two runs differ, as text."""
-    for what in ("budget", "ensemble"):
-        old, new = (one.get(what) or "none" for one in (known, asked))
-        if old != new:
-            return f"its {what} is {old}, not {new}"
-    old, new = _set(known), _set(asked)
-    if "plan" in known or "plan" in asked:  # a plan sets what it likes beside what was asked for
-        keys = [key for key in (new if "plan" in asked else old) if key in old or "recipe" not in known]
-    else:
-        keys = list({**old, **new})
-    key = next((key for key in keys if str(old.get(key)) != str(new.get(key))), None)
-    if key is None:
-        return "its recipe was planned, not given" if "plan" in known else "its recipe was given, not planned"
-    return f"its {key} is {old.get(key)!r}, not {new.get(key)!r}"
-
-
-def _set(asked: dict) -> dict:
-    """What a command sets, by key."""
-    if "plan" not in asked:
-        return _flat(asked["recipe"])
-    settings = (text.partition("=") for text in asked["plan"]["settings"])
-    return {**{key.strip(): value.strip() for key, _, value in settings}, "data": asked["plan"]["data"]}
-
-
 def _recipe_file(part: int) -> str:
     return "recipe.yaml" if part == 1 else f"recipe-{part}.yaml"
-
-
-def _flat(tree: dict, prefix: str = "") -> dict:
-    flat = {}
-    for key, value in tree.items():
-        flat.update(_flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {prefix + key: value})
-    return flat
-
-
-def _jsonable(value):
-    """Plain JSON values, tuples as lists, so that what is read back compares equal."""
-    return json.loads(json.dumps(value, default=asdict))
 
 
 def _load_state(path: Path) -> dict:

@@ -26,9 +26,11 @@ from vitling.recipes import Recipe, from_dict, to_dict
 from vitling.reports.card import render_card
 from vitling.reports.frame import make_frame
 from vitling.reports.page import is_page
+from vitling.runs.asked import asked_for, difference
 from vitling.runs.records import Amount, Positive
 from vitling.runs.remote import as_url, working_folder
-from vitling.runs.run import Run, asked_for, difference, environment
+from vitling.runs.run import Run
+from vitling.runs.surroundings import environment
 from vitling.training.budget import Speed, fit_to_budget
 from vitling.training.settings import Settings
 from vitling.validation.documents import damaged, read_json

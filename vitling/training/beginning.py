@@ -20,7 +20,9 @@ from vitling.models import default_size
 from vitling.optim import Schedule
 from vitling.plugins import plugin_records
 from vitling.recipes import Recipe, from_dict, scale_epochs, to_dict
-from vitling.runs.run import Run, asked_for, environment, is_digest_of, load_run, recipe_digest
+from vitling.runs.asked import asked_for, is_digest_of, recipe_digest
+from vitling.runs.run import Run, load_run
+from vitling.runs.surroundings import environment
 from vitling.training.budget import (
     FIRST_RUN_SHARE,
     LEAST_STEPS,

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from vitling.errors import UserError, first_line
 from vitling.models.shards import gather, split_like
+from vitling.runs.asked import recipe_digest
 from vitling.runs.records import Amount, Loss
-from vitling.runs.run import LOGS, Run, recipe_digest
+from vitling.runs.run import LOGS, Run
 from vitling.training.course import Course
 from vitling.training.setup import Setup
 from vitling.validation.documents import damaged

@@ -54,7 +54,8 @@ def pretrain(
     from vitling.data.sources.dataset import canonical_name
     from vitling.diagnose.paged import write_trained
     from vitling.planning.pretraining import name_images
-    from vitling.runs.run import asked_plan, free_directory
+    from vitling.runs.asked import asked_plan
+    from vitling.runs.run import free_directory
 
     changes = settings or []
     data, _ = name_images(images, changes)

@@ -159,7 +159,8 @@ def train_recipe(
     callback: "Callback",
 ) -> "Run":
     """Train the recipe that was given."""
-    from vitling.runs.run import asked_for, free_directory
+    from vitling.runs.asked import asked_for
+    from vitling.runs.run import free_directory
 
     chosen = with_whole_paths(chosen, data)
     out = out or free_directory(folder_for(data, Path(name).stem), asked_for(chosen, where.budget_seconds))
@@ -168,7 +169,8 @@ def train_recipe(
 
 def train_planned(data: str, settings: list[str], out: Path | None, where: "Settings", callback: "Callback") -> "Run":
     """Train what is planned for this data, time and machine; a run that was planned before keeps its plan."""
-    from vitling.runs.run import Run, asked_plan, free_directory
+    from vitling.runs.asked import asked_plan
+    from vitling.runs.run import Run, free_directory
 
     asked = asked_plan(absolute(data), settings, where.budget_seconds)
     run = Run(out or free_directory(folder_for(data), asked))
@@ -217,7 +219,8 @@ def train_all_folds(
 ) -> "Run":
     """Train every fold of the recipe that was given, or of what is planned for a fold's part of the time."""
     from vitling.ensembles.folds import begun_members, share
-    from vitling.runs.run import Run, asked_ensemble, asked_for, asked_plan, free_directory
+    from vitling.runs.asked import asked_ensemble, asked_for, asked_plan
+    from vitling.runs.run import Run, free_directory
 
     ways: dict[str, Any] = dict(distill=distill, settings=where, callback=callback)
     if chosen and name:
