@@ -1,9 +1,11 @@
 """How well the accuracy that `vitling plan` expects holds: subsets of every dataset at hand, each planned and then trained.
 
-    python benchmarks/expectation.py run --data ten.npz cifar100_small.npz flowers10 --minutes 1
+    python benchmarks/expectation.py run --data ten.npz cifar100_small.npz flowers10 --minutes 0.5
+    python benchmarks/expectation.py longer --data ten.npz cifar100_small.npz flowers10
     python benchmarks/expectation.py fit
 
-Of each data: all of it, a third and a tenth of the images, half and a fifth of the classes, and wrong labels (a permutation). Every
+Of each data: all of it, a third and a tenth of the images, half and a fifth of the classes, and wrong labels (a permutation).
+`longer` takes the house runs of benchmarks/scaling.jsonl, which are of whole datasets and of more minutes, and trains nothing. Every
 result is a line of benchmarks/expectation.jsonl. `fit` prints the constants of vitling/planning/expectation.py and how often the band
 holds the result, each dataset judged by constants that were fitted to the others.
 """
@@ -21,6 +23,7 @@ from pathlib import Path
 import numpy as np
 
 RESULTS = Path(__file__).with_suffix(".jsonl")
+SCALING = Path(__file__).with_name("scaling.jsonl")
 
 
 @dataclass(frozen=True)
@@ -86,13 +89,34 @@ def measure(data: Path, part: Part, minutes: float, side: int) -> None:
         vitling("train", str(path), *budget, "--out", str(run), "--quiet")
         result = json.loads(vitling("evaluate", str(run), "--json"))
         info = json.loads((run / "run.json").read_text())
+    row = dict(data=data.stem, part=part.name, minutes=minutes)
+    remember(row | seen_by(plan) | dict(epochs=info["epochs_trained"], top1=result["top1"]))
+
+
+def seen_by(plan: dict) -> dict:
+    """What a plan knows when it says what to expect."""
     survey = plan["survey"]
-    row = dict(data=data.stem, part=part.name, minutes=minutes, classes=len(survey["class_counts"]))
-    row |= dict(train=survey["images"]["train"], test=survey["images"]["test"], probe=survey["probe_accuracy"])
-    row |= dict(epochs=info["epochs_trained"], top1=result["top1"])
+    images = survey["images"]
+    return dict(
+        classes=len(survey["class_counts"]), train=images["train"], test=images["test"], probe=survey["probe_accuracy"]
+    )
+
+
+def remember(row: dict) -> None:
     with RESULTS.open("a") as file:
         file.write(json.dumps(row) + "\n")
     print(json.dumps(row), flush=True)
+
+
+def take_longer(args: argparse.Namespace) -> None:
+    """The house runs that benchmarks/scaling.py has made, of the data that is given."""
+    runs = [row for row in map(json.loads, SCALING.read_text().splitlines()) if row["recipe"] == "house"]
+    for data in args.data:
+        seen = seen_by(json.loads(vitling("plan", str(data), "--threads", "1", "--json")))
+        for run in (run for run in runs if run["data"] == data.stem):
+            row = dict(data=data.stem, part=f"all, seed {run['seed']}", minutes=run["minutes"])
+            if all((row["data"], row["part"], row["minutes"]) != (r["data"], r["part"], r["minutes"]) for r in known()):
+                remember(row | seen | dict(epochs=run["epochs"], top1=run["top1"] / 100))
 
 
 def vitling(*words: str) -> str:
@@ -147,9 +171,11 @@ def main() -> None:
     runner.add_argument("--minutes", type=float, nargs="+", default=[1.0])
     runner.add_argument("--side", type=int, default=64, help="of photographs")
     runner.add_argument("--jobs", type=int, default=2)
+    longer = commands.add_parser("longer", help="take the runs of benchmarks/scaling.py, too")
+    longer.add_argument("--data", type=Path, nargs="+", required=True)
     commands.add_parser("fit")
     args = parser.parse_args()
-    run(args) if args.command == "run" else fit()
+    {"run": run, "longer": take_longer, "fit": lambda _: fit()}[args.command](args)
 
 
 if __name__ == "__main__":

@@ -224,11 +224,21 @@ def test_a_first_stage_has_its_own_root_and_no_groups(folders):
     assert vitling.train(recipe, folders / "run", settings=settings).first_stage.finished
 
 
+@pytest.mark.parametrize(("share", "epochs"), [(0.5, 4), (0.75, 12), (0.2, 1)])
+def test_both_stages_share_the_images_that_are_shown(folders, share, epochs):
+    recipe = replace(LABELS, data=str(folders / "data"), unlabelled=str(folders / "data"), fraction=1.0, batch_size=8)
+    recipe, said = replace(recipe, epochs=4, unlabelled_time=share), Said()
+    run = train(recipe, folders / "run", settings=ONE_THREAD, callback=said)
+    assert run.first_stage.recipe.epochs == epochs
+    assert any(f"{100 * share:.0f} % of the time" in line for line in said.lines)
+
+
 @pytest.mark.parametrize(
     ("args", "said"),
     [
         (dict(unlabelled_method="dino"), "add unlabelled=IMAGES"),
         (dict(unlabelled_test=True), "nothing of that"),
+        (dict(unlabelled_time=0.25), "there is none"),
     ],
 )
 def test_settings_of_a_first_stage_want_one(tmp_path, args, said):

@@ -146,6 +146,7 @@ NEWEST = (
     "soup_epochs",
     "unlabelled",
     "unlabelled_method",
+    "unlabelled_time",
     "unlabelled_test",
 )  # added last
 NEWER = ("test_crop", "interpolation", "test_mirror", "keep", "shuffle_buffer", "test_split", *NEWEST)

@@ -34,7 +34,7 @@ class ViTRegressor(RegressorMixin, ViTEstimator):
     run_dir: a folder that keeps every run, each named by its data and recipe. The same fit again finds or resumes its own.
     image_shape: height and width, and channels where there are several, of flat rows; -1 for one that follows.
     pixel_range: the values that become black and white; None takes the lowest and the highest of the training images.
-    unlabelled: images to learn from first, without labels, in half of the time: an array, a list or a folder.
+    unlabelled: images to learn from first, without labels, in a share of the time (unlabelled_time=): an array, a list or a folder.
     threads: CPU threads; None takes one or all, whichever is faster.
     verbose: show the progress.
     """

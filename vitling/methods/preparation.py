@@ -9,7 +9,7 @@ from vitling._deprecated import renamed_attribute
 from vitling.callbacks import Callback
 from vitling.data.pipeline.reading import Reading
 from vitling.data.pipeline.training_data import TrainingData
-from vitling.recipes import Optim, Recipe
+from vitling.recipes import NO_FIRST_STAGE, Optim, Recipe
 from vitling.runs.run import Run
 
 
@@ -38,9 +38,7 @@ def cnn_recipe(recipe: Recipe, *, model: str, epochs: int, optim: Optim, **chang
         method="supervised",
         method_args=dict(label_smoothing=0.1),
         init="",
-        unlabelled="",
-        unlabelled_method=Recipe.unlabelled_method,
-        unlabelled_test=False,
+        **NO_FIRST_STAGE,
         freeze=(),
         epochs=epochs,
         batch_size=min(recipe.batch_size, 128),

@@ -29,8 +29,8 @@ from vitling.planning.machine import Machine, find_machine, this_machine
 from vitling.planning.rules import CHECKED_FILES, Choice, choose, pretrained_run
 from vitling.planning.speed import measure_speeds
 from vitling.planning.survey import Survey, survey_data
-from vitling.recipes import DEFAULT, Recipe, load_recipe, override, scale_epochs, to_dict
-from vitling.training.budget import LEAST_STEPS, MEASURED_SHARE, UNLABELLED_SHARE, Speed, fit_to_budget, steps_within
+from vitling.recipes import DEFAULT, NO_FIRST_STAGE, Recipe, load_recipe, override, scale_epochs, to_dict
+from vitling.training.budget import LEAST_STEPS, MEASURED_SHARE, Speed, fit_to_budget, steps_within
 from vitling.training.settings import Settings, check_precision
 from vitling.training.setup import check_settings
 
@@ -109,12 +109,12 @@ def plan(
     # A recipe that is given is trained in float32 unless somebody asks for more.
     machine = find_machine(device) if device else this_machine(threads, precision or ("no" if recipe else ""))
     given = load_recipe(recipe or DEFAULT) if not isinstance(recipe, Recipe) else recipe
-    known = ("channels", "group", "labels", "unlabelled")
+    known = ("channels", "group", "labels", "unlabelled", "unlabelled_time")
     asked = override(given, [text for text in settings if text.partition("=")[0].strip() in known])
     if recipe is None and asked.channels is None and (begun := pretrained_run(settings)):
         asked = replace(asked, channels=begun.recipe.channels)
     if budget_seconds and asked.unlabelled:
-        budget_seconds *= 1 - UNLABELLED_SHARE  # what the first stage leaves
+        budget_seconds *= 1 - asked.unlabelled_time  # what the first stage leaves
     dataset = _open(str(data), asked, reading)
     seen = survey_data(dataset, brief=brief, cache=reading.open_cache(), callback=callback)
     if recipe is None:
@@ -149,7 +149,7 @@ def plan(
         speed = _measure(
             dataset,
             recipe,
-            replace(part, unlabelled="", unlabelled_method=Recipe.unlabelled_method, unlabelled_test=False),
+            override(part, NO_FIRST_STAGE),
             Settings(precision=machine.precision, threads=threads, reading=measured),
             callback,
         )

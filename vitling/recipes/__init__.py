@@ -13,10 +13,11 @@ from vitling.recipes.parsing import (
     to_dict,
     to_yaml,
 )
-from vitling.recipes.schema import Augment, Optim, Recipe, replace, scale_epochs
+from vitling.recipes.schema import NO_FIRST_STAGE, Augment, Optim, Recipe, replace, scale_epochs
 
 __all__ = [
     "DEFAULT",
+    "NO_FIRST_STAGE",
     "Augment",
     "Optim",
     "Recipe",

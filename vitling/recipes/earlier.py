@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from vitling.recipes.schema import Recipe
+from vitling.recipes.schema import NO_FIRST_STAGE
 
 # What earlier versions did, before these keys could say otherwise.
 EARLIER = {
@@ -26,9 +26,7 @@ ADDED_LAST = {
     "test_crops": False,
     "test_shifts": False,
     "soup_epochs": 0,
-    "unlabelled": "",
-    "unlabelled_method": Recipe.unlabelled_method,
-    "unlabelled_test": False,
+    **NO_FIRST_STAGE,
 }
 RECORDED = {
     "train_size",

@@ -4,7 +4,7 @@ The annotation of a field is its type and its range, and is checked whenever a r
 precision, folders) is not here: those are flags, see `train.Settings`.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, Literal
 
 from vitling.errors import UserError
@@ -101,6 +101,7 @@ class Recipe:
     ] = ()  # name patterns of parameters that stay as they are; "backbone" is all but the classifiers
     unlabelled: str = ""  # images to learn from first, without labels; the weights are then where this begins
     unlabelled_method: str = "masked_images"  # how: masked_images or dino
+    unlabelled_time: Annotated[float, Range(above=0, below=1)] = 0.5  # their share of a budget, or of the images shown
     unlabelled_test: bool = False  # whether images that are tested on may be among them
     # from what
     data: str = "digits"
@@ -176,6 +177,10 @@ class Recipe:
                 f"optim.warmup_epochs={optim.warmup_epochs:g} leaves nothing of epochs={self.epochs}; "
                 "lower warmup_epochs or raise epochs."
             )
+
+
+# A recipe that learns from labels alone.
+NO_FIRST_STAGE: dict[str, Any] = {f.name: f.default for f in fields(Recipe) if f.name.startswith("unlabelled")}
 
 
 def scale_epochs(recipe: Recipe, epochs: int) -> Recipe:

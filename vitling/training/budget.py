@@ -13,9 +13,6 @@ from vitling.validation.values import check
 MEASURED_STEPS = 12  # of a run with a budget or compile=auto
 MEASURED_SHARE = 0.03  # of a budget, at most, for measuring
 FIRST_RUN_SHARE = 0.25  # of a budget, for a run that the method trains first
-# Of a budget, for a first stage without labels: half, since neither stage is known to need more. Provisional until benchmarks/unlabelled.py
-# has measured it. Without a budget both stages are shown the same number of images.
-UNLABELLED_SHARE = 0.5
 USED_SHARE = (
     0.92  # of a study's budget: its runs keep their epochs, so the rest is for what the first steps do not show
 )

@@ -18,7 +18,6 @@ from vitling.methods.pretraining.recipe import pretraining_recipe
 from vitling.recipes import Recipe, scale_epochs
 from vitling.runs.opening import find_kind
 from vitling.runs.run import FIRST_STAGE, UNLABELLED, Run
-from vitling.training.budget import UNLABELLED_SHARE
 
 PART = "images"
 HELD_OUT = 0.05  # of the images, for the loss of the first stage
@@ -42,18 +41,19 @@ def train_first_stage(
     stage = run.info["first_stage"]
     for line in stage_lines(stage):
         callback.log(line)
-    share = f"{100 * UNLABELLED_SHARE:.0f} % of the time (a provisional share: not measured yet)"
+    share = f"{100 * recipe.unlabelled_time:.0f} % of the time"
     callback.log(
         f"first stage: {recipe.unlabelled_method} on {stage['images']:,} images without labels, {share}; then the labels"
     )
-    return train(_stage_recipe(run, recipe, data), FIRST_STAGE, UNLABELLED_SHARE)
+    return train(_stage_recipe(run, recipe, data), FIRST_STAGE, recipe.unlabelled_time)
 
 
 def _stage_recipe(run: Run, recipe: Recipe, data: TrainingData) -> Recipe:
     stage = pretraining_recipe(recipe, recipe.unlabelled_method, channels=data.dataset.channels)
     images = run.info["first_stage"]["images"]
-    # As many images are shown as the labels show afterwards; a budget then says otherwise.
-    stage = scale_epochs(stage, max(1, round(recipe.epochs * len(data.train) / images)))
+    # Its share of all the images that are shown in both stages; a budget then says otherwise.
+    share = recipe.unlabelled_time / (1 - recipe.unlabelled_time)
+    stage = scale_epochs(stage, max(1, round(share * recipe.epochs * len(data.train) / images)))
     return replace(
         stage,
         data=part_name(PART, run.path / UNLABELLED),

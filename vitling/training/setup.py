@@ -97,6 +97,10 @@ def check_unlabelled(recipe: Recipe) -> None:
                 f"unlabelled_method={recipe.unlabelled_method} says how a first stage learns, and there is none; add unlabelled=IMAGES. "
                 f"`vitling pretrain` takes method={recipe.unlabelled_method}."
             )
+        if recipe.unlabelled_time != Recipe.unlabelled_time:
+            raise UserError(
+                f"unlabelled_time={recipe.unlabelled_time:g} is the share of a first stage, and there is none; add unlabelled=IMAGES."
+            )
         if recipe.unlabelled_test and not recipe.init:
             raise UserError(
                 "unlabelled_test=true lets test images into what is learnt from without labels, and there is nothing of that; add "

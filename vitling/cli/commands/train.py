@@ -54,7 +54,7 @@ def train(
         str | None,
         typer.Option(
             metavar="IMAGES",
-            help="Learn from these first, without labels, in half of the time: a folder of images, or any DATA.",
+            help="Learn from these first, without labels, for a share of the time (unlabelled_time=): a folder of images, or any DATA.",
             autocompletion=completion.data,
         ),
     ] = None,

@@ -2,16 +2,14 @@
 
 from typing import Any
 
-from vitling.recipes import Recipe, override, to_dict
+from vitling.recipes import NO_FIRST_STAGE, Recipe, override, to_dict
 
 METHOD = "masked_images"
 # What goes by labels or by accuracy, or is meant for another loss.
 NEUTRAL: dict[str, Any] = {
     "init": "",
     "freeze": (),
-    "unlabelled": "",
-    "unlabelled_method": METHOD,
-    "unlabelled_test": False,
+    **NO_FIRST_STAGE,
     "balance": "none",
     "ema_decay": 0.0,
     "soup_epochs": 0,
