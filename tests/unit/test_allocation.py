@@ -8,8 +8,10 @@ import pytest
 
 PAGES_OF_A_BLOCK = 2**23 // 4096
 SCRIPT = """
-import resource, sys
+import ctypes, resource, sys
 import torch
+ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE: where pages may be huge, a block is few of them
+ctypes.CDLL(None).mallopt(-3, 2**17)  # M_MMAP_THRESHOLD as glibc begins: else it rises, and what is kept is a matter of luck
 if sys.argv[1] == "keep":
     from vitling.training.allocation import keep_freed_memory
     assert keep_freed_memory()
