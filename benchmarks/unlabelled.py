@@ -1,11 +1,14 @@
 """Whether learning from unlabelled images first pays: a few labelled images per class, the rest without labels, equal total time.
 
+    python benchmarks/unlabelled.py shares --data cifar100_small.npz flowers10 --minutes 5
     python benchmarks/unlabelled.py run --data cifar100_small.npz flowers10 --minutes 15 --seeds 2 --labels 10
     python benchmarks/unlabelled.py table
 
 Of the training images, so many per class are labelled and all are there without labels, those that validate excepted; the test split is looked
 at once. Every way has the same wall time from command to last weights: the labels alone, or half of it for each pre-training or for the teacher
-of a self-training, and half for the labels. Every result is a line of benchmarks/unlabelled.jsonl, so a series that is interrupted continues. Two runs at a time, one thread each.
+of a self-training, and half for the labels. `shares` gives the images without labels more of the time and less of it, and looks at a third of
+the training images instead, which neither stage sees: what it finds is a setting. Every result is a line of benchmarks/unlabelled.jsonl, so a
+series that is interrupted continues. Two runs at a time, one thread each.
 """
 
 import argparse
@@ -22,14 +25,19 @@ from pathlib import Path
 import numpy as np
 
 RESULTS = Path(__file__).with_suffix(".jsonl")
+MASKED = ["unlabelled={images}", "unlabelled_method=masked_images"]
 WAYS = {  # what is compared, as changes to `vitling train DATA`; "{images}" are all training images
     "labels only": [],
-    "masked images first": ["unlabelled={images}", "unlabelled_method=masked_images"],
-    "DINO first": ["unlabelled={images}", "unlabelled_method=dino"],
+    "masked images first": [*MASKED, "unlabelled_time=0.5"],
+    "DINO first": ["unlabelled={images}", "unlabelled_method=dino", "unlabelled_time=0.5"],
+}
+SHARES = {
+    f"masked images for {100 * share:.0f} %": [*MASKED, f"unlabelled_time={share}"] for share in (0.25, 0.5, 0.75)
 }
 SELF_TRAINING = "self-training"
 TAUGHT = ["method=self_training", "method_args.unlabelled={images}", "method_args.teacher={teacher}"]
 HELD_OUT = 0.2  # of the labelled images, to validate on: two of ten
+JUDGED = 1 / 3  # of the training images, to choose a setting by
 Row = dict
 
 
@@ -42,8 +50,11 @@ def known() -> dict[tuple, Row]:
     return {key(row): row for row in map(json.loads, lines)}
 
 
-def divide(data: Path, labels: int, seed: int, folder: Path) -> tuple[str, str]:
-    """What is trained on with labels, so many of each class, and all training images: two parts of the data."""
+def divide(data: Path, labels: int, seed: int, judged: bool, folder: Path) -> tuple[str, str]:
+    """What is trained on with labels, so many of each class, and all training images: two parts of the data.
+
+    The first is tested on the test split, or on training images that are in neither where a setting is `judged`.
+    """
     import vitling
     from vitling.data.sources.dataset import canonical_name, open_dataset
     from vitling.data.sources.parts import part_name, write_parts
@@ -53,10 +64,11 @@ def divide(data: Path, labels: int, seed: int, folder: Path) -> tuple[str, str]:
     opened = open_dataset(str(data))
     found, train = opened.found, opened.splits["train"]
     everything = np.arange(len(train))
-    tested = ("test", np.arange(len(opened.splits["test"]))) if "test" in opened.splits else None
-    if tested is None:  # a fifth, the same for every seed
-        everything, held = carve_validation(train.labels, fraction=0.2, seed=0, class_names=opened.class_names)
+    if judged:
+        everything, held = carve_validation(train.labels, fraction=JUDGED, seed=0, class_names=opened.class_names)
         tested = ("train", held)
+    else:
+        tested = ("test", np.arange(len(opened.splits["test"])))
     chosen = []
     for c in range(len(opened.class_names)):
         members = everything[train.labels[everything] == c]
@@ -68,13 +80,13 @@ def divide(data: Path, labels: int, seed: int, folder: Path) -> tuple[str, str]:
 
 
 def measure(way: str, data: Path, labels: int, minutes: float, seed: int) -> Row:
-    """A command as a user types it, and one look at the test split."""
+    """A command as a user types it, and one look at the test split, or at held-out training images where shares are compared."""
     row = dict(way=way, data=data.stem, labels=labels, minutes=minutes, seed=seed)
     if found := known().get(key(row)):
         return found
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        few, everything = divide(data, labels, seed, folder)
+        few, everything = divide(data, labels, seed, way in SHARES, folder)
         run = folder / "run"
         settings = [f"seed={seed}", f"val_fraction={HELD_OUT}", "--threads", "1", "--quiet"]
         began = time.monotonic()
@@ -84,7 +96,7 @@ def measure(way: str, data: Path, labels: int, minutes: float, seed: int) -> Row
             changes = [text.format(images=everything, teacher=teacher) for text in TAUGHT]
             left = max(1.0, 60 * minutes - (time.monotonic() - began))
         else:
-            changes, left = [text.format(images=everything) for text in WAYS[way]], 60 * minutes
+            changes, left = [text.format(images=everything) for text in (WAYS | SHARES)[way]], 60 * minutes
         vitling("train", few, *changes, *settings, "--budget", f"{left:.0f}s", "--out", str(run))
         seconds = time.monotonic() - began
         result = json.loads(vitling("evaluate", str(run), "--json"))
@@ -133,14 +145,15 @@ def table(args: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True)
-    running = commands.add_parser("run")
-    running.add_argument("--data", type=Path, nargs="+", required=True)
-    running.add_argument("--minutes", type=float, default=15)
-    running.add_argument("--seeds", type=int, default=2)
-    running.add_argument("--labels", type=int, nargs="+", default=[10])
-    running.add_argument("--ways", nargs="+", choices=[*WAYS, SELF_TRAINING], default=[*WAYS, SELF_TRAINING])
-    running.add_argument("--jobs", type=int, default=2)
-    running.set_defaults(do=run)
+    for command, minutes, seeds, ways in (("run", 15, 2, [*WAYS, SELF_TRAINING]), ("shares", 5, 1, [*SHARES])):
+        running = commands.add_parser(command)
+        running.add_argument("--data", type=Path, nargs="+", required=True)
+        running.add_argument("--minutes", type=float, default=minutes)
+        running.add_argument("--seeds", type=int, default=seeds)
+        running.add_argument("--labels", type=int, nargs="+", default=[10])
+        running.add_argument("--ways", nargs="+", choices=ways, default=ways)
+        running.add_argument("--jobs", type=int, default=2)
+        running.set_defaults(do=run)
     commands.add_parser("table").set_defaults(do=table)
     args = parser.parse_args()
     args.do(args)

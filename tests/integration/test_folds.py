@@ -82,6 +82,31 @@ def test_what_has_seen_the_labels_is_no_beginning_of_folds(ensemble, tmp_path):
     with pytest.raises(UserError, match="has learnt from the same images"):
         public.train_folds(replace(RECIPE, init=str(known.path)), tmp_path / "folds", 2, settings=ALONE)
     assert not (tmp_path / "folds").exists()
+    for init in (known.path / "best", known.path / "best" / "model.safetensors"):
+        with pytest.raises(UserError, match="has learnt from the same images"):
+            public.train_folds(replace(RECIPE, init=str(init)), tmp_path / "folds", 2, settings=ALONE)
+
+
+def test_a_refused_first_fold_leaves_the_folder_free(tmp_path):
+    rng = np.random.default_rng(0)
+    few = {"train_images": rng.integers(0, 256, (40, 8, 8), dtype=np.uint8), "train_labels": np.arange(40) % 2}
+    np.savez(tmp_path / "few.npz", **few)
+    recipe = replace(RECIPE, data=str(tmp_path / "few.npz"))
+    with pytest.raises(UserError, match="larger than the 20 training images"):
+        public.train_folds(recipe, tmp_path / "run", 2, settings=ALONE)
+    assert public.train_folds(replace(recipe, batch_size=8), tmp_path / "run", 2, settings=ALONE).finished
+    np.savez(tmp_path / "own.npz", **few, val_images=few["train_images"], val_labels=few["train_labels"])
+    with pytest.raises(UserError, match="brings validation images of its own; leave folds out"):
+        public.train_folds(replace(recipe, data=str(tmp_path / "own.npz")), tmp_path / "own", 2, settings=ALONE)
+
+
+def test_a_number_of_folds_is_a_whole_number(tmp_path):
+    for folds in ("2", 2.5, True, 1):
+        with pytest.raises(UserError, match=r"^folds="):
+            public.train_folds(RECIPE, tmp_path / "run", folds, settings=ALONE)
+    X, y = np.zeros((8, 8, 8), np.uint8), np.arange(8) % 2
+    with pytest.raises(UserError, match="must be a whole number"):
+        public.ViTClassifier(folds="2", budget="9s").fit(X, y)
 
 
 def test_a_single_network_learns_from_it(ensemble):
@@ -90,6 +115,7 @@ def test_a_single_network_learns_from_it(ensemble):
     assert distilled.recipe.method_args["teacher"] == str(ensemble.path.absolute())
     assert distilled.recipe.folds == 0
     assert "train_student_from_teacher" in distilled.metrics()[-1]
+    assert any("that number is too good" in note for note in distilled.info["data"]["notes"])
 
 
 def test_interrupted_it_resumes_and_is_the_same(ensemble, tmp_path):

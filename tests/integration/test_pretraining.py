@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -202,11 +204,26 @@ def test_a_run_that_has_seen_the_test_images_is_begun_from_only_where_that_is_as
     with pytest.raises(UserError, match=r"has learnt from 3 images that .* tests on"):
         vitling.train(recipe, folders / "run", settings=ONE_THREAD)
     assert not (folders / "run").exists()
+    # Its weights under another name, and a run that has begun from it.
+    longer = vitling.pretrain(
+        folders / "data", folders / "longer", [*short, f"init={pretrained.path}"], settings=ONE_THREAD
+    )
+    for init in (pretrained.path / "best", pretrained.path / "best" / "model.safetensors", longer.path):
+        with pytest.raises(UserError, match=r"has learnt from 3 images that .* tests on"):
+            vitling.train(replace(recipe, init=str(init)), folders / "run", settings=ONE_THREAD)
     said = Said()
     run = vitling.train(replace(recipe, unlabelled_test=True), folders / "run", settings=ONE_THREAD, callback=said)
     assert any(line.startswith("3 test images were learnt from without labels") for line in said.lines)
     assert run.info["seen_tests"] == 3
     assert "3 test images were learnt from without labels" in (run.path / "report.html").read_text()
+
+
+def test_an_ensemble_says_that_its_networks_have_seen_test_images(folders):
+    recipe = replace(LABELS, data=str(folders / "data"), unlabelled=str(folders / "loose"), unlabelled_test=True)
+    recipe = replace(recipe, fraction=1.0, batch_size=8, epochs=1)
+    run = vitling.train_folds(recipe, folders / "run", 2, settings=ONE_THREAD)
+    assert run.info["first_stage"]["with_test"]
+    assert "unlabelled_test=true" in (run.path / "report.html").read_text()
 
 
 def test_a_first_stage_has_its_own_root_and_no_groups(folders):
@@ -222,6 +239,54 @@ def test_a_first_stage_has_its_own_root_and_no_groups(folders):
     recipe = replace(recipe, fraction=1.0, batch_size=4, epochs=1)
     settings = replace(ONE_THREAD, reading=Reading(root=folders))
     assert vitling.train(recipe, folders / "run", settings=settings).first_stage.finished
+
+
+def test_images_with_transparency_are_left_out_too(tmp_path):
+    rng = np.random.default_rng(0)
+    draw = lambda count: rng.integers(0, 256, (count, 16, 16, 4), dtype=np.uint8)  # noqa: E731
+    test = draw(6)
+    for name, part in (("a", slice(0, 3)), ("b", slice(3, 6))):
+        save_images(tmp_path / "data" / "train" / name, draw(10))
+        save_images(tmp_path / "data" / "test" / name, test[part])
+    save_images(tmp_path / "loose", [*draw(16), *test])
+    own = dict(data=str(tmp_path / "data"), channels=4, unlabelled=str(tmp_path / "loose"))
+    recipe = replace(LABELS, **own, fraction=1.0, batch_size=8, epochs=1)
+    assert train(recipe, tmp_path / "run", settings=ONE_THREAD).info["first_stage"]["left_out"]["test"] == 6
+
+
+KILLED = """
+import os, sys
+from vitling.callbacks import Callback
+from vitling.recipes import Optim, Recipe
+from vitling.training.beginning import train
+from vitling.training.settings import Settings
+
+
+class Killed(Callback):
+    def on_start(self, facts):
+        self.method = facts["method"]
+
+    def on_step(self, *step):
+        if self.method == "supervised":
+            os._exit(9)
+
+
+optim = Optim(warmup_epochs=0)
+recipe = Recipe(model="boot_vit_test", img_size=16, data="digits", unlabelled="digits", epochs=50, fraction=0.2, optim=optim)
+train(recipe, sys.argv[1], settings=Settings(threads=1, precision="no", budget_seconds=24), callback=Killed())
+"""
+
+
+def test_a_budgeted_run_that_is_killed_as_its_second_stage_begins_resumes(tmp_path):
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "run")], capture_output=True, text=True)
+    assert done.returncode == 9, done.stderr
+    first = (tmp_path / "run" / "pretraining" / "best" / "model.safetensors").read_bytes()
+    recipe = replace(LABELS, unlabelled="digits", epochs=50, batch_size=Recipe.batch_size)
+    assert vitling.load_run(tmp_path / "run").begun_recipe().epochs != recipe.epochs
+    settings = Settings(threads=1, precision="no", budget_seconds=24.0)  # its clock starts now
+    with pytest.raises(Interrupted):
+        train(recipe, tmp_path / "run", settings=settings, callback=StopAt(3, "supervised"))
+    assert (tmp_path / "run" / "pretraining" / "best" / "model.safetensors").read_bytes() == first
 
 
 @pytest.mark.parametrize(("share", "epochs"), [(0.5, 4), (0.75, 12), (0.2, 1)])
@@ -259,6 +324,26 @@ def test_the_commands_work_on_a_flat_folder_and_in_one_go(folders):
     assert json.loads((folders / "both" / "run.json").read_text())["first_stage"]["left_out"]["test"] == 3
 
 
+def test_a_plan_says_what_is_learnt_from_first(folders):
+    out = run_command(
+        "plan", folders / "data", f"unlabelled={folders / 'loose'}", "unlabelled_time=0.25", "--threads", "1"
+    )
+    assert "masked_images on 63 images without labels, 25 % of the time" in " ".join(out.split())
+    assert "no such path" in error("plan", "digits", "unlabelled=nowhere/at/all", "--threads", "1")
+
+
+def test_a_list_of_paths_begins_where_it_is_said_to(folders):
+    names = sorted(path.name for path in (folders / "loose").iterdir())
+    (folders / "lists").mkdir()
+    (folders / "lists" / "plain.txt").write_text("\n".join(names))
+    data = f"unlabelled:{folders / 'lists' / 'plain.txt'}"
+    images = open_dataset(data, root=folders / "loose", group=r"regex:^(\d)").splits["train"]
+    assert images.read(0).shape == (16, 16, 3)
+    assert images.groups.tolist() == [name[0] for name in names]
+    with pytest.raises(UserError, match="names a column or an array"):
+        open_dataset(data, root=folders / "loose", group="patient")
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -269,6 +354,8 @@ def test_the_commands_work_on_a_flat_folder_and_in_one_go(folders):
         (["pretrain", "digits", "keep=best"], "keep=last"),
         (["pretrain", "digits", "method_args.mask_ratio=2"], "mask_ratio"),
         (["pretrain", "digits", "unlabelled_test=maybe"], "true or false"),
+        (["pretrain", ""], "names no images"),
+        (["pretrain", "digits", "method=dino", "batch_size=4", "accumulate=4"], "set batch_size=64"),
         (["train", "digits", "method=dino"], "vitling pretrain"),
         (["train", "digits", "--unlabelled", "nowhere/at/all", "model=boot_vit_test", "epochs=1"], "no such path"),
     ],

@@ -536,3 +536,15 @@ def _save(images, folder):
     for i, pixels in enumerate(images):
         Image.fromarray(pixels).save(folder / f"{i}.png")
     return folder
+
+
+def test_warm_start_does_not_learn_without_labels_again():
+    rng = np.random.default_rng(0)
+    X, y = rng.integers(0, 256, (40, 8, 8), dtype=np.uint8), np.arange(40) % 2
+    recipe = Recipe(model="resnet9_test", batch_size=8, img_size=16, optim=Optim(warmup_epochs=0))
+    settings = ["unlabelled_time=0.3", "unlabelled_method=dino"]
+    fitted = vitling.ViTClassifier(recipe, epochs=1, settings=settings, unlabelled=X, warm_start=True, threads=1).fit(
+        X, y
+    )
+    assert fitted.recipe_.unlabelled
+    assert not fitted.fit(X, y).recipe_.unlabelled

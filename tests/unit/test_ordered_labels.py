@@ -354,3 +354,24 @@ def test_what_the_regressor_cannot_learn_is_one_line():
         vitling.ViTRegressor(TINY).fit(X, ["a", "b"] * 10)
     with pytest.raises(UserError, match="labels= is given twice"):
         vitling.ViTRegressor(TINY, settings=["labels=grades"]).fit(X, np.arange(20.0))
+
+
+def test_the_classifier_of_grades_answers_in_the_order_of_its_classes():
+    X = np.repeat(np.linspace(20, 230, 4).astype(np.uint8), 30)[:, None, None] * np.ones((1, 8, 8), np.uint8)
+    y = np.repeat(["grade_1", "grade_2", "grade_9", "grade_10"], 30)
+    recipe = replace(TINY, epochs=12, model_args=TINY.model_args | {"embed_dim": 32})
+    fitted = vitling.ViTClassifier(recipe, settings=["labels=grades"], random_state=0, threads=1).fit(X, y)
+    assert fitted.classes_.tolist() == ["grade_1", "grade_10", "grade_2", "grade_9"]
+    assert fitted.history_[-1]["val_top1"] == fitted.score(X, y) == 1
+
+
+def test_the_regressor_learns_from_unlabelled_images_first(tmp_path):
+    rng = np.random.default_rng(0)
+    X, loose = rng.integers(0, 256, (2, 40, 8, 8), dtype=np.uint8)
+    for unlabelled in (loose, X):
+        regressor = vitling.ViTRegressor(TINY, unlabelled=unlabelled, run_dir=tmp_path, threads=1)
+        fitted = regressor.fit(X, rng.normal(0, 1, 40))
+        assert fitted.run_.first_stage.finished
+        assert (
+            fitted.run_.info["first_stage"]["images"] == 40 - (unlabelled is X) * fitted.run_.info["data"]["val_images"]
+        )

@@ -214,7 +214,10 @@ def test_pictures_keep_what_was_seen():
 
 def test_small_views_are_made_where_the_network_takes_another_size():
     assert make_method("dino", "resnet9_test").local_views == 2
+    assert make_method("dino", "resnet9_test", local_views=3).local_views == 3
     assert make_method("dino", "boot_vit_test").local_views == 0
+    with pytest.raises(UserError, match=r"method_args.local_views=6 are of .* this network takes images of .* alone"):
+        make_method("dino", "boot_vit_test", local_views=6)
 
 
 @pytest.mark.parametrize(

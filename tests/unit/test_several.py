@@ -552,3 +552,18 @@ def test_metadata_of_classes_says_nothing_of_labels(tmp_path):
     assert ModelMetadata.from_strings(metadata.to_strings(), "x") == metadata
     with pytest.raises(UserError, match="thresholds"):
         ModelMetadata.from_dict({**entries, "labels": "several", "thresholds": [0.25]}, "x")
+
+
+@pytest.mark.parametrize("several", [True, False])
+def test_a_split_without_images_is_refused(tmp_path, several):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, (20, 3)) if several else np.arange(20) % 2
+    arrays = dict(train_images=rng.integers(0, 256, (20, 8, 8), dtype=np.uint8), train_labels=labels)
+    arrays |= dict(test_images=np.zeros((0, 8, 8), np.uint8), test_labels=labels[:0])
+    np.savez(tmp_path / "empty.npz", **arrays)
+    with pytest.raises(UserError, match="has no image in the split 'test'"):
+        open_dataset(tmp_path / "empty.npz")
+
+
+def test_a_threshold_of_tiny_probabilities_tells_them_apart():
+    assert 1e-12 < best_f1_threshold(np.array([1e-10, 1e-12]), np.array([True, False])) < 1e-10

@@ -13,8 +13,8 @@ from vitling.diagnose.overlay import attention_map, draw_overlay
 from vitling.diagnose.run_parts import (
     SHOWN,
     TILE,
+    beginning_facts,
     data_notes,
-    first_stage_fact,
     improvement_sections,
     quoted,
     repeat_section,
@@ -97,8 +97,6 @@ def _validation_sections(run: Run, model: nn.Module, predictions: Predictions) -
         groups=predictions.groups,
     )
     lead = "The images that chose the best epoch: expect a little less on new ones."
-    if run.members:
-        lead = "Every training image, by the network that did not learn from it."
     calibrated = f"{temperature:.2f}, fitted on these images: the distribution is divided by it before its {100 * COVERAGE:.0f} % interval is taken"
     return [
         Section("Validation", [Facts({**result.facts(), "temperature": calibrated})], lead),
@@ -179,19 +177,6 @@ def _attention_parts(model: nn.Module, seen: Predictions) -> list:
 
 def _course_section(run: Run) -> Section:
     lead = "Did it learn, and did it stop learning?"
-    if members := run.members:
-        rows = [
-            (
-                one.path.name,
-                one.info["epochs_trained"],
-                f"{one.info['data']['val_images']:,}",
-                f"{one.info['best']['val_mae']:.4g}",
-                f"{one.info['wall_seconds']:.0f} s",
-            )
-            for one in members
-        ]
-        head = ("network", "epochs", "images held out", "mean absolute error on them", "time")
-        return Section("Its networks", [Table(head, rows)], "Each learnt from all the images but its own part.")
     records = [record for record, _ in run.validations()]
     if len(records) == 1:  # a dot is no curve
         only = records[0]
@@ -256,9 +241,8 @@ def _other_evaluations(run: Run) -> list[Section]:
 def _summary_facts(run: Run, test: NumbersEvaluation | None) -> dict[str, str]:
     info, recipe = run.info, run.recipe
     best, data, bins = info["best"], info["data"], run.target.numbers
-    called = "out-of-fold error" if run.members else "validation error"
     facts = {
-        called: f"{best['val_mae']:.4g} on average, of {data['val_images']:,} images; {percent(best['val_skill'])} less than by always saying "
+        "validation error": f"{best['val_mae']:.4g} on average, of {data['val_images']:,} images; {percent(best['val_skill'])} less than by always saying "
         "the training median"
     }
     if test is not None:
@@ -266,19 +250,11 @@ def _summary_facts(run: Run, test: NumbersEvaluation | None) -> dict[str, str]:
         facts["test error"] = (
             f"{test.facts()['mean absolute error']}, of {test.images:,} images, looked at {'once' if looks == 1 else f'{looks} times'}"
         )
-    if members := run.members:
-        facts["model"] = (
-            f"an ensemble of {len(members)} x {members[0].recipe.model}, {info['parameters'] / 1e6:.2f} M parameters in all"
-        )
-    else:
-        facts["best epoch"] = (
-            f"{best['epoch']} of {info['epochs_trained']}; it was chosen by validation error, so expect a little more on new images"
-        )
-        facts["model"] = f"{recipe.model}, {info['parameters'] / 1e6:.2f} M parameters, {recipe.method} training"
-    if stage := info.get("first_stage"):
-        facts["first stage"] = first_stage_fact(stage)
     return {
         **facts,
+        "best epoch": f"{best['epoch']} of {info['epochs_trained']}; it was chosen by validation error, so expect a little more on new images",
+        "model": f"{recipe.model}, {info['parameters'] / 1e6:.2f} M parameters, {recipe.method} training",
+        **beginning_facts(info),
         "numbers": f"{bins.in_words}, learnt as a distribution over them",
         "data": f"{data['name']}: {data['train_images']:,} training and {data['val_images']:,} validation images",
         "stopped": f"{info['stopped']}, after {info['wall_seconds']:.0f} s",
@@ -291,9 +267,8 @@ def _use_sections(run: Run) -> list[Section]:
         "numbers with prediction intervals, for images or folders": f"vitling predict {place} IMAGE ...",
         "answers over HTTP": f"vitling serve {place}",
         "one file for other programs, compared with this model first": f"vitling export {place} --to onnx",
+        "train it further": f"vitling train {recipe.data} --out {place} --more 30m",
     }
-    if not run.members:
-        commands["train it further"] = f"vitling train {recipe.data} --out {place} --more 30m"
     lines = "\n\n".join(f"# {what}\n{command}" for what, command in commands.items())
     python = f'import vitling\n\nfor prediction in vitling.predict({str(run.place)!r}, ["image.png"]):\n    print(prediction.value, prediction.interval)'
     takes = {

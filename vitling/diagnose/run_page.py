@@ -23,9 +23,9 @@ from vitling.diagnose.run_parts import (
     PAGE,
     SHOWN,
     TILE,
+    beginning_facts,
     course_section,
     data_notes,
-    first_stage_fact,
     improvement_sections,
     quoted,
     run_links,
@@ -61,7 +61,6 @@ from vitling.reports.page import (
     write_page,
 )
 from vitling.runs.run import Run
-from vitling.training.first_stage import seen_tests
 from vitling.validation.documents import read_json
 
 GALLERY_BYTES, GALLERY_IMAGES = 5_000_000, 3000  # at most, of the mistakes: a page is to be sent by mail
@@ -296,12 +295,9 @@ def summary_facts(run: Run, test: Evaluation | None) -> dict[str, str]:
             f"{best['epoch']} of {info['epochs_trained']}; it was chosen by validation accuracy, so expect a little less on new images"
         )
         facts["model"] = f"{recipe.model}, {info['parameters'] / 1e6:.2f} M parameters, {recipe.method} training"
-    if stage := info.get("first_stage"):
-        facts["first stage"] = first_stage_fact(stage)
-    if seen := info.get("seen_tests"):
-        facts["test images"] = f"{seen_tests(seen)}, so a test number is of images it has seen"
     return {
         **facts,
+        **beginning_facts(info),
         "data": f"{data['name']}: {data['train_images']:,} training and {data['val_images']:,} validation images, {len(run.class_names)} classes",
         "stopped": f"{info['stopped']}, after {info['wall_seconds']:.0f} s",
     }

@@ -21,6 +21,7 @@ from vitling.reports.page import (
     counted,
 )
 from vitling.runs.run import FIRST_STAGE, Run
+from vitling.training.first_stage import seen_tests
 from vitling.validation.documents import read_json
 
 SHOWN = 12  # pictures in a strip
@@ -134,10 +135,19 @@ def data_notes(run: Run) -> list:
     return [Text(f"Note: {note}.") for note in run.info["data"].get("notes", [])]
 
 
-def first_stage_fact(stage: Mapping) -> str:
-    """What was learnt from before the labels."""
+def beginning_facts(info: Mapping) -> dict[str, str]:
+    """What was learnt from before the labels, and whether images that are tested on were among it."""
+    facts = {}
+    if stage := info.get("first_stage"):
+        facts["first stage"] = _first_stage(stage, "pretraining/ of each fold" if "members" in info else "pretraining/")
+    if seen := info.get("seen_tests"):
+        facts["test images"] = f"{seen_tests(seen)}, so a test number is of images it has seen"
+    return facts
+
+
+def _first_stage(stage: Mapping, place: str) -> str:
     left = sum(stage["left_out"].values())
-    what = f"{stage['method']} on {counted(stage['images'], 'image')} without labels, in pretraining/"
+    what = f"{stage['method']} on {counted(stage['images'], 'image')} without labels, in {place}"
     what += f"; {counted(left, 'image')} left out that the data validates or tests on" if left else ""
     return (
         f"{what}; test images may be among them (unlabelled_test=true), so a test number is of images it has seen"

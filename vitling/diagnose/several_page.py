@@ -7,7 +7,16 @@ import torch
 
 from vitling.callbacks import Callback
 from vitling.data.pipeline.reading import Reading
-from vitling.diagnose.run_parts import PAGE, SHOWN, course_section, data_notes, quoted, speed_section, use_sections
+from vitling.diagnose.run_parts import (
+    PAGE,
+    SHOWN,
+    beginning_facts,
+    course_section,
+    data_notes,
+    quoted,
+    speed_section,
+    use_sections,
+)
 from vitling.evaluation.predictions import Predictions, predict_validation
 from vitling.evaluation.several import SeveralEvaluation, measure_several
 from vitling.evaluation.temperature import calibrate
@@ -90,6 +99,7 @@ def _summary(run: Run, test: SeveralEvaluation | None) -> dict[str, str]:
         facts[f"test {score.name}"] = test.facts()[score.name]
     return {
         **facts,
+        **beginning_facts(info),
         "best epoch": f"{best['epoch']} of {info['epochs_trained']}; it was chosen by that number, so expect a little less on new images",
         "model": f"{recipe.model}, {info['parameters'] / 1e6:.2f} M parameters, {recipe.method} training",
         "data": f"{data['name']}: {data['train_images']:,} training and {data['val_images']:,} validation images, {run.target.in_words}",

@@ -24,9 +24,11 @@ from vitling.training.beginning import train
 from vitling.training.budget import BudgetTooShort
 from vitling.training.knowledge import find_knowledge
 from vitling.training.settings import Settings
+from vitling.validation.values import show
 
 MOST = 100  # folds
 DISTILLED = "distilled"  # the folder of the single network
+FLATTERED = "its teachers have learnt from its validation images, so that number is too good; a test split compares it with others"
 JOINING_SHARE, JOINING_SECONDS = 0.05, 10.0  # of a budget, for what follows the folds; at most so long
 
 
@@ -80,9 +82,16 @@ def begun_members(run: Run, asked: dict) -> Recipe | None:
     return from_dict(known) if known and run.asked == asked else None
 
 
-def _check(recipe: Recipe, folds: int, settings: Settings) -> None:
+def check_folds(folds: int) -> None:
+    """Refuse what is no number of folds."""
+    if not isinstance(folds, int) or isinstance(folds, bool):
+        raise UserError(f"folds={show(folds)} must be a whole number, 2 to {MOST}.")
     if not 2 <= folds <= MOST:
         raise UserError(f"folds={folds} is out of range; it must be 2 to {MOST}.")
+
+
+def _check(recipe: Recipe, folds: int, settings: Settings) -> None:
+    check_folds(folds)
     if recipe.folds or recipe.fold:
         raise UserError(
             f"folds={recipe.folds} fold={recipe.fold} of the recipe train one fold; leave them out where all of them are trained."
@@ -97,6 +106,11 @@ def _check(recipe: Recipe, folds: int, settings: Settings) -> None:
 
 
 def _check_data(recipe: Recipe, dataset: Dataset) -> None:
+    if "val" in dataset.splits:
+        raise UserError(
+            f"folds hold out parts of the training images, and {dataset.name} brings validation images of its own; leave folds out, or join "
+            "the two splits first."
+        )
     dataset.target.require_classes("folds are joined of networks that learnt", dataset.name)
     if reason := find_knowledge(recipe, dataset):
         raise UserError(
@@ -129,10 +143,14 @@ class _Folds:
         join(self.run, members, wall_seconds=seconds, reading=self.settings.reading, callback=self.callback)
 
     def distill_joined(self) -> None:
-        """One network of the same size that learns from the ensemble as well."""
+        """One network of the same size that learns from the ensemble as well, and a word on what its validation is worth."""
         self.callback.log("one network learns from the ensemble")
         recipe = taught_by(self.recipe, str(self.run.path.absolute()))
-        self._train(_seen_as(recipe, self.run.preprocessing()), DISTILLED)
+        distilled = self._train(_seen_as(recipe, self.run.preprocessing()), DISTILLED)
+        data = distilled.info["data"]
+        if FLATTERED not in data["notes"]:
+            self.callback.log(f"of the network that learnt from the ensemble: {FLATTERED}")
+            distilled.update(data={**data, "notes": [*data["notes"], FLATTERED]})
 
     def _train(self, recipe: Recipe, folder: str, *, first: bool = False) -> Run:
         own = share(self.settings, self.folds + self.distilled, first=first)
@@ -145,8 +163,10 @@ class _Folds:
                 planned=self.run.info.get("plan"),
                 callback=self.callback,
             )
-        except BudgetTooShort as error:
+        except UserError as error:  # of the first fold: nothing has come of it
             self.run.give_back()
+            if not isinstance(error, BudgetTooShort):
+                raise
             share_of_whole = error.budget / (self.settings.budget_seconds or error.budget)
             raise error.of_whole(share_of_whole, f"one of {self.folds + self.distilled} trainings") from None
 

@@ -16,6 +16,8 @@ from vitling.recipes import Recipe
 from vitling.runs.run import Run
 from vitling.runs.surroundings import environment
 
+KEPT = ("name", "fingerprint", "image_fingerprint", "skipped", "splits")  # of the data of each member
+
 
 def join(run: Run, members: Sequence[Run], *, wall_seconds: float, reading: Reading, callback: Callback) -> None:
     """Write the ensemble into `run`: its recipe, its weights, and what its members reached on the images that each held out."""
@@ -38,8 +40,9 @@ def join(run: Run, members: Sequence[Run], *, wall_seconds: float, reading: Read
     run.update(
         class_names=first.class_names,
         **({} if first.kind == "classes" else {"labels": first.kind}),
+        **{name: infos[0][name] for name in ("first_stage", "seen_tests") if name in infos[0]},
         preprocessing=seen,
-        data={**{name: data[name] for name in ("name", "fingerprint", "skipped", "splits")}, **counts},
+        data={**{name: data[name] for name in KEPT}, **counts},
         parameters=sum(p.numel() for p in model.parameters()),
         environment=environment(),
         precision=infos[0]["precision"],

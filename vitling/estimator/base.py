@@ -28,7 +28,7 @@ from vitling.data.targets import Kind
 from vitling.deploy.export import Exported, export
 from vitling.deploy.neighbours import image_features
 from vitling.diagnose.paged import train
-from vitling.ensembles.folds import train_folds
+from vitling.ensembles.folds import check_folds, train_folds
 from vitling.errors import UserError
 from vitling.estimator.inputs import as_bytes, find_pixel_range, only_column, row_shape
 from vitling.estimator.parameters import as_settings
@@ -38,7 +38,7 @@ from vitling.files import read_file, write_bytes
 from vitling.models.ensemble import NAME as ENSEMBLE
 from vitling.models.weights import save_weights
 from vitling.planning.plan import plan
-from vitling.recipes import Augment, Recipe, load_recipe, override, replace, scale_epochs
+from vitling.recipes import NO_FIRST_STAGE, Augment, Recipe, load_recipe, override, replace, scale_epochs
 from vitling.runs.asked import asked_ensemble, asked_for
 from vitling.runs.device import default_device
 from vitling.runs.run import Run
@@ -203,8 +203,15 @@ class ViTEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         with self._place() as place:
             if goes_on:
                 task = task._replace(recipe=self._from_weights(task.recipe, place))
-            run = self._train(task, _folder_in(place, task.recipe, task.budget, self.folds))
+            run = self._train(task, _folder_in(place, task.recipe, task.budget, self._folds()))
             self._take(run, known)
+
+    def _folds(self) -> int | None:
+        """How many networks, also of a grid that NumPy made."""
+        folds = self.folds.item() if isinstance(self.folds, np.generic) else self.folds
+        if folds is not None:
+            check_folds(folds)
+        return folds
 
     def _goes_on(self) -> bool:
         """Whether fit begins with the weights there are."""
@@ -236,8 +243,7 @@ class ViTEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     def _task(self, data: str, *, weighted: bool, grouped: bool, goes_on: bool, unlabelled: str = "") -> _Task:
         if self.epochs and self.budget:
             raise UserError("epochs= and budget= both say how long to train; give one of them.")
-        # Weights that are there already have learnt from them.
-        first = {"unlabelled": "" if goes_on else unlabelled or None, "labels": self._labels}
+        first = {"unlabelled": unlabelled or None, "labels": self._labels}
         settings = as_settings(self.settings, {"model": self.model, "img_size": self.img_size, **first}, self.augment)
         keys = {text.partition("=")[0].strip() for text in settings}
         if self.epochs and "epochs" in keys:
@@ -255,7 +261,7 @@ class ViTEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         else:
             # Who says how much an image counts does not want the plan to balance the classes as well.
             unbalanced = ["balance=none"] if weighted and "balance" not in keys else []
-            each = budget and budget / (self.folds or 1)
+            each = budget and budget / (self._folds() or 1)
             planned = plan(data, settings + unbalanced, brief=True, budget_seconds=each, threads=self.threads)
             recipe, dataset, precision = planned.recipe, planned.dataset, planned.precision
         if self.class_weight is not None and recipe.balance != "none":
@@ -266,7 +272,8 @@ class ViTEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             recipe = scale_epochs(recipe, self.epochs.item() if isinstance(self.epochs, np.generic) else self.epochs)
         if grouped and recipe.group:
             raise UserError(f"groups= and group={recipe.group} both say which images belong together; leave one out.")
-        return _Task(override(recipe, {"data": data, "seed": self._seed()}), budget, precision, dataset)
+        begins = NO_FIRST_STAGE if goes_on else {}  # weights that are there already have learnt from those images
+        return _Task(override(recipe, {"data": data, "seed": self._seed(), **begins}), budget, precision, dataset)
 
     def _seed(self) -> int:
         if self.seed is not None:
@@ -312,21 +319,21 @@ class ViTEstimator(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         ways: dict[str, Any] = dict(settings=settings, dataset=task.dataset)
         try:
             with terminal.show_training() if self.verbose else nullcontext() as callback:
-                if self.folds is None:
+                if (folds := self._folds()) is None:
                     run = train(task.recipe, folder, callback=callback, **ways)
                 else:
-                    run = train_folds(task.recipe, folder, self.folds, callback=callback, **ways)
+                    run = train_folds(task.recipe, folder, folds, callback=callback, **ways)
         except Interrupted:
             raise KeyboardInterrupt from None
         return run
 
-    def _read(self, run: Run) -> dict[str, Any]:
-        """What a class of it knows of the run, by attribute."""
+    def _read(self, run: Run, known: Mapping[str, Any]) -> dict[str, Any]:
+        """What a class of it knows of the run, by attribute, beside what is `known` of the data."""
         return {}
 
     def _take(self, run: Run, known: Mapping[str, Any]) -> None:
         """What is known after fit; all of it at once, so that one that failed leaves what was there."""
-        temperature, own = calibrate(run, predictions=run.validation).temperature, self._read(run)
+        temperature, own = calibrate(run, predictions=run.validation).temperature, self._read(run, known)
         for name, value in {**known, **own}.items():
             setattr(self, name, value)
         self.model_, self.preprocessing_ = run.load_model(), run.preprocessing()

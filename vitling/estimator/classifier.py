@@ -137,7 +137,8 @@ class ViTClassifier(ClassifierMixin, ViTEstimator):
         logits = self._outputs(X, self.model_).double()
         if getattr(self, "thresholds_", None) is not None:
             return (logits / self.temperature_).sigmoid().numpy()
-        return (logits / self.temperature_).softmax(dim=1).numpy()
+        shares = (logits / self.temperature_).softmax(dim=1).numpy()
+        return shares[:, getattr(self, "order_", slice(None))]
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
@@ -145,9 +146,11 @@ class ViTClassifier(ClassifierMixin, ViTEstimator):
         tags.classifier_tags.poor_score = True  # on the checks' blobs of a few numbers, which are not images
         return tags
 
-    def _read(self, run: Run) -> dict[str, Any]:
+    def _read(self, run: Run, known: Mapping[str, Any]) -> dict[str, Any]:
         if run.kind != "several":
-            return {"thresholds_": None}
+            # Grades have an order of their own: grade_2 is before grade_10.
+            order = [run.class_names.index(str(name)) for name in known["classes_"]]
+            return {"thresholds_": None, "order_": order}
         return {"thresholds_": np.array(find_thresholds(run, predictions=run.validation).values)}
 
     def _check_several(self) -> None:

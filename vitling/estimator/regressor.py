@@ -109,7 +109,7 @@ class ViTRegressor(RegressorMixin, ViTEstimator):
         check_is_fitted(self)
         return Values.of(self._outputs(X, self.model_).double().numpy(), self.bins_, self.temperature_)
 
-    def _read(self, run: Run) -> dict[str, Any]:
+    def _read(self, run: Run, known: Mapping[str, Any]) -> dict[str, Any]:
         return {"bins_": run.target.numbers}
 
 

@@ -106,7 +106,7 @@ def best_f1_threshold(scores: np.ndarray, positive: np.ndarray) -> float:
     f1 = 2 * hits[last] / (last + 1 + hits[-1])
     end = last[f1.argmax()]
     below = ranked[end + 1] if end + 1 < len(ranked) else 0.0
-    return round(float((ranked[end] + below) / 2), 9)
+    return float((ranked[end] + below) / 2)
 
 
 def _is_thresholds(path: Path) -> bool:

@@ -18,10 +18,11 @@ from vitling.data.pipeline.loader import steps_in_epoch
 from vitling.data.pipeline.preprocessing import as_size
 from vitling.data.pipeline.reading import Reading
 from vitling.data.pipeline.training_data import split_training
-from vitling.data.sources.dataset import Dataset, open_dataset
+from vitling.data.sources.dataset import Dataset, open_dataset, takes_root
 from vitling.data.sources.images import BadImage
 from vitling.errors import UserError
 from vitling.methods import check_target
+from vitling.methods.pretraining import MaskedImages
 from vitling.models import build_model, default_size
 from vitling.planning.conflicts import find_conflicts, pretrained_hint
 from vitling.planning.expectation import Band, expect
@@ -31,11 +32,13 @@ from vitling.planning.speed import measure_speeds
 from vitling.planning.survey import Survey, survey_data
 from vitling.recipes import DEFAULT, NO_FIRST_STAGE, Recipe, load_recipe, override, scale_epochs, to_dict
 from vitling.training.budget import LEAST_STEPS, MEASURED_SHARE, Speed, fit_to_budget, steps_within
+from vitling.training.first_stage import open_unlabelled
 from vitling.training.settings import Settings, check_precision
 from vitling.training.setup import check_settings
 
 MEASURED_TRAIN, MEASURED_VAL = 1024, 128  # images that the speed is measured on, where the data has more
 MEASURED_SECONDS = 3.0
+PRETRAINING = MaskedImages.omission.what  # what the plan calls a first stage, with and without one
 START_SECONDS = 10.0  # of a run on a device that is not here
 
 
@@ -61,10 +64,10 @@ class Plan:
         """How long the training takes here."""
         if self.speed is None:
             return None
-        whole = self.speed.run_seconds(self.recipe)
-        return (
-            whole if self.epochs is None or self.epochs >= 1 else whole - (1 - self.epochs) * self.speed.epoch_seconds()
-        )
+        seconds = self.speed.run_seconds(self.recipe)
+        if self.epochs is not None and self.epochs < 1:
+            seconds -= (1 - self.epochs) * self.speed.epoch_seconds()
+        return seconds / (1 - self.recipe.unlabelled_time) if self.recipe.unlabelled else seconds
 
     def to_json(self) -> str:
         tree = vars(self) | {"recipe": to_dict(self.recipe), "seconds": self.seconds}
@@ -139,6 +142,9 @@ def plan(
             f"training stops at the first file that cannot be read, because more than {CHECKED_FILES:,} are not tried before; "
             "on_bad_image=skip tries them all and leaves the bad ones out"
         )
+    if recipe.unlabelled:
+        choices = [choice for choice in choices if choice.what != PRETRAINING]
+        choices.append(_first_stage(recipe, dataset, reading))
     if device:
         speed = _estimate(dataset, recipe, size, machine, seen.outputs)
     else:
@@ -161,6 +167,15 @@ def plan(
         None if seen.probe_accuracy is None else expect(seen, shown)
     )  # no band is known of other labels than classes
     return replace(result, recipe=recipe, choices=choices, speed=speed, expected=expected, epochs=epochs)
+
+
+def _first_stage(recipe: Recipe, dataset: Dataset, reading: Reading) -> Choice:
+    """What is learnt from before the labels; images that are not there are said now."""
+    own = reading if takes_root(recipe.unlabelled) else replace(reading, root=None)
+    opened = open_unlabelled(recipe, own, channels=dataset.channels, sampled=True)
+    count = sum(len(images) for images in opened.splits.values() if images.shards is None)
+    what = f"{recipe.unlabelled_method} on {count:,} images without labels, {100 * recipe.unlabelled_time:.0f} % of the time"
+    return Choice(PRETRAINING, what, "as you asked; those that the data validates or tests on are left out")
 
 
 def _agreed(decided: tuple[Recipe, list[Choice], str]) -> tuple[Recipe, list[Choice], str]:

@@ -13,7 +13,7 @@ from vitling.callbacks import Callback
 from vitling.data.pipeline.reading import Reading
 from vitling.data.sources.dataset import canonical_name
 from vitling.data.sources.memory import Kept, array_images, is_list_of_images, keep, list_images
-from vitling.data.sources.unlabelled import NO_LABELS, PREFIX, WITH_TEST, is_unlabelled
+from vitling.data.sources.unlabelled import NO_LABELS, PREFIX, WITH_TEST, split_prefix
 from vitling.diagnose.paged import train
 from vitling.errors import UserError
 from vitling.methods import find_method
@@ -138,9 +138,10 @@ def name_images(images: ImagesLike, changes: Sequence[str] = ()) -> tuple[str, K
     prefix = WITH_TEST if asked and asked[-1] == "true" else PREFIX
     if isinstance(images, str | os.PathLike):
         text = os.fspath(images)
-        if is_unlabelled(text):
-            return text, None
-        return prefix + text, None
+        known, given = split_prefix(text)
+        if not given:
+            raise UserError(f"'{text}' names no images; give a folder, a list of paths, an .npz, or any other data.")
+        return (prefix if asked else known or prefix) + given, None
     kept = keep_images(images)
     return prefix + kept.name, kept
 

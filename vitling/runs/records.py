@@ -19,6 +19,7 @@ Name = Annotated[str, Longest(4096)]
 class DataRecord(TypedDict, total=False):
     name: Name
     fingerprint: str
+    image_fingerprint: str  # the same without the groups
     train_images: Count
     val_images: Count
     skipped: list[str]

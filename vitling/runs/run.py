@@ -249,6 +249,11 @@ class Run:
         """Of the data that it was trained on, where that is recorded."""
         return self.info.get("data", {}).get("fingerprint")
 
+    @property
+    def image_fingerprint(self) -> str | None:
+        """The same without the groups, which earlier versions did not record."""
+        return self.info.get("data", {}).get("image_fingerprint")
+
     def weights_digest(self, which: str = "best") -> str:
         """SHA-256 of a file of weights; empty where there is none yet."""
         path = self.path / which / "model.safetensors"

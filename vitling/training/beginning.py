@@ -197,7 +197,7 @@ def open_loop(
         run, replace(recipe, img_size=data.preprocessing.size, channels=data.preprocessing.channels), data, callback
     )
     preparation, train_stage = _preparation(run, recipe, data, asked, settings, callback, accelerator)
-    init, seen_tests = recipe.init, 0
+    init, seen_tests, first = recipe.init, 0, None
     if init and checkpoint is None:
         seen_tests = count_seen_tests(recipe, data, settings.reading, callback)
     if recipe.unlabelled and checkpoint is None:
@@ -226,7 +226,10 @@ def open_loop(
             _lower_rate(setup)
         state.course = Course.straight(setup.total_steps, start=state.step)
         if settings.budget_seconds:
-            timekeeper = _fit_to_budget(setup, state, settings, callback)
+            try:
+                timekeeper = _fit_to_budget(setup, state, settings, callback)
+            except BudgetTooShort as error:
+                raise (_after(first, error, recipe) if first else error) from None
     else:
         callback.log(f"resuming {run.path} at step {state.step}")
         if settings.budget_seconds:
@@ -283,6 +286,19 @@ def _fit_to_budget(setup: Setup, state: State, settings: Settings, callback: Cal
     shown = steps / setup.steps_per_epoch
     callback.log(f"a step takes {1000 * speed.step:.0f} ms, so the budget allows {shown:.3g} epochs")
     return Timekeeper.begin(state.course, speed, budget - settings.reserve_seconds, settings.reserve_seconds)
+
+
+def _after(first: Run, error: BudgetTooShort, recipe: Recipe) -> BudgetTooShort:
+    """The same of a run whose first stage has had its share."""
+    return BudgetTooShort(
+        error.model,
+        error.speed,
+        left=error.left,
+        budget=error.budget - first.info["wall_seconds"],
+        share=1 - recipe.unlabelled_time,
+        part="trained with labels",
+        kept=f"What was learnt without labels is kept: init={first.path} begins from it in another folder.",
+    )
 
 
 def _first_look(state: State, timekeeper: Timekeeper) -> dict:
@@ -390,8 +406,11 @@ def _preparation(
         budget = settings.budget_seconds
         reading = reading or settings.reading
         own = replace(settings, trackers=(), budget_seconds=budget and budget * share, reading=reading)
+        part = Run(run.path / name)
+        if known := part.asked:  # as an earlier process began it: a budget has changed the epochs of this run since
+            first = from_dict(known["recipe"])
         try:
-            trained = train_into(Run(run.path / name), first, own, callback, accelerator, dataset)
+            trained = train_into(part, first, own, callback, accelerator, dataset)
         except BudgetTooShort as error:
             if accelerator.is_main_process:
                 run.give_back()
@@ -442,6 +461,7 @@ def _describe(run: Run, setup: Setup, asked: dict, planned: dict | None, seen_te
         data=dict(
             name=data.dataset.name,
             fingerprint=data.dataset.fingerprint,
+            image_fingerprint=data.dataset.image_fingerprint,
             train_images=len(data.train),
             val_images=len(data.val),
             skipped=data.dataset.skipped,

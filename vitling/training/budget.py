@@ -104,9 +104,17 @@ class BudgetTooShort(UserError):
     """A budget that leaves no room for a few steps, and one that would do."""
 
     def __init__(
-        self, model: str, speed: Speed, *, left: float, budget: float, share: float = 1.0, part: str = "trained first"
+        self,
+        model: str,
+        speed: Speed,
+        *,
+        left: float,
+        budget: float,
+        share: float = 1.0,
+        part: str = "trained first",
+        kept: str = "",
     ):
-        """`share` of the whole budget is `budget`: what a run gets that is only a `part` of what is trained."""
+        """`share` of the whole budget is `budget`: what a run gets that is only a `part` of what is trained. `kept` is said behind it."""
         self.model, self.speed, self.left, self.budget = model, speed, left, budget
         needed = (budget - left + seconds_of(speed, LEAST_STEPS)) / share
         first = "" if share == 1 else f", {part} in {100 * share:.0f} % of the budget,"
@@ -114,6 +122,8 @@ class BudgetTooShort(UserError):
         super().__init__(
             f"a step of {model}{first} takes about {speed.step:.2g} s here, and setup leaves {max(left, 0):.1f} s of {whole}, "
             f"less than {LEAST_STEPS} steps; a budget of {write_budget(needed)} would do, or lower batch_size, or choose a smaller model."
+            + f" {kept}"
+            * bool(kept)
         )
 
     def of_whole(self, share: float, part: str = "trained first") -> "BudgetTooShort":

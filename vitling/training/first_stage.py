@@ -1,8 +1,8 @@
 """The first stage of a run with `unlabelled=`: which images may be learnt from, and the run that learns from them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 
@@ -10,13 +10,13 @@ from vitling.callbacks import Callback
 from vitling.data.pipeline.reading import Reading
 from vitling.data.pipeline.training_data import TrainingData, open_recipe_data
 from vitling.data.shared import find_shared
-from vitling.data.sources.dataset import canonical_name, open_dataset, takes_root
+from vitling.data.sources.dataset import Dataset, canonical_name, open_dataset, takes_root
 from vitling.data.sources.parts import part_name, write_parts
 from vitling.data.sources.unlabelled import PREFIX, WITH_TEST
 from vitling.errors import UserError
 from vitling.methods.pretraining.recipe import pretraining_recipe
 from vitling.recipes import Recipe, scale_epochs
-from vitling.runs.opening import find_kind
+from vitling.runs.opening import run_behind
 from vitling.runs.run import FIRST_STAGE, UNLABELLED, Run
 
 PART = "images"
@@ -48,6 +48,22 @@ def train_first_stage(
     return train(_stage_recipe(run, recipe, data), FIRST_STAGE, recipe.unlabelled_time)
 
 
+def open_unlabelled(recipe: Recipe, reading: Reading, *, channels: int, sampled: bool = False) -> Dataset:
+    """All the images that `unlabelled=` names; which of them may be learnt from is another matter."""
+    name = canonical_name((WITH_TEST if recipe.unlabelled_test else PREFIX) + recipe.unlabelled)
+    try:
+        return open_dataset(
+            name,
+            root=reading.root,
+            download=reading.download,
+            channels=channels,
+            on_bad_image=recipe.on_bad_image,
+            sampled=sampled,
+        )
+    except UserError as error:
+        raise UserError(f"unlabelled={recipe.unlabelled}: {error}") from None
+
+
 def _stage_recipe(run: Run, recipe: Recipe, data: TrainingData) -> Recipe:
     stage = pretraining_recipe(recipe, recipe.unlabelled_method, channels=data.dataset.channels)
     images = run.info["first_stage"]["images"]
@@ -61,7 +77,8 @@ def _stage_recipe(run: Run, recipe: Recipe, data: TrainingData) -> Recipe:
         fraction_rule="vitling",
         folds=0,
         fold=0,
-        group="",  # of the labelled images
+        group="",  # of the labelled images, like the next
+        labels="auto",
         test_split="test",
         val_fraction=HELD_OUT,
         batch_size=min(max(stage.batch_size, BATCH), max(2, images // 4)),
@@ -83,24 +100,27 @@ def stage_lines(stage: dict) -> list[str]:
 
 
 def count_seen_tests(recipe: Recipe, data: TrainingData, reading: Reading, callback: Callback) -> int:
-    """How many images that the data tests on the run without labels has learnt from which `init` names; refused unless it is asked for."""
-    try:
-        kind, place = find_kind(recipe.init)
-    except UserError:  # said where the weights are loaded
+    """How many images that the data tests on were learnt from without labels on the way to what `init` names; refused unless it is asked for."""
+    if "test" not in data.dataset.splits:
         return 0
-    if kind != "run" or not place.unlabelled or "test" not in data.dataset.splits:
-        return 0
+    test, unchecked = data.dataset.splits["test"], f"whether init={recipe.init} has seen images that are tested on"
+    shared = []
     try:
-        known = open_recipe_data(
-            place.recipe, reading if takes_root(place.recipe.data) else replace(reading, root=None)
-        )
+        for run in _learners_behind(recipe.init):
+            known = open_recipe_data(
+                run.recipe, reading if takes_root(run.recipe.data) else replace(reading, root=None)
+            )
+            for images in known.splits.values():
+                if images.shards is not None:
+                    callback.log(
+                        f"{unchecked} cannot be checked: {run.recipe.data} can only be read from its beginning"
+                    )
+                    continue
+                rows = find_shared(images, [test], task="comparing with test images", callback=callback)
+                shared.append(images.subset(rows))
     except UserError as error:
-        callback.log(f"whether init={recipe.init} has seen images that are tested on cannot be checked: {error}")
-        return 0
-    test = data.dataset.splits["test"]
-    splits = [images for images in known.splits.values() if images.shards is None]
-    compare = partial(find_shared, others=[test], task="comparing with test images", callback=callback)
-    seen = sum(len(compare(images)) for images in splits)
+        callback.log(f"{unchecked} cannot be checked: {error}")
+    seen = len(find_shared(test, shared))
     if seen and not recipe.unlabelled_test:
         raise UserError(
             f"init={recipe.init} has learnt from {seen:,} images that {recipe.data} tests on; begin from a run without them (unlabelled=IMAGES "
@@ -109,6 +129,13 @@ def count_seen_tests(recipe: Recipe, data: TrainingData, reading: Reading, callb
     if seen:
         callback.log(f"{seen_tests(seen)}: the test number is then of images that it has seen")
     return seen
+
+
+def _learners_behind(init: str) -> Iterator[Run]:
+    """The runs without labels that these weights come from, those that each of them began from included."""
+    while run := run_behind(init) if init else None:
+        yield from (learner for learner in (run, run.first_stage) if learner and learner.unlabelled)
+        init = run.recipe.init
 
 
 def seen_tests(count: int) -> str:
@@ -120,18 +147,10 @@ def _divide(run: Run, recipe: Recipe, data: TrainingData, reading: Reading, call
     file = run.path / UNLABELLED
     if file.exists():  # by the process before this one
         return
-    name = canonical_name((WITH_TEST if recipe.unlabelled_test else PREFIX) + recipe.unlabelled)
-    try:
-        found = open_dataset(
-            name,
-            root=reading.root,
-            download=reading.download,
-            channels=data.dataset.channels,
-            on_bad_image=recipe.on_bad_image,
-        ).found
-    except UserError as error:
-        raise UserError(f"unlabelled={recipe.unlabelled}: {error}") from None
+    opened = open_unlabelled(recipe, reading, channels=data.dataset.channels)
+    found = opened.found
     assert found is not None
+    assert opened.request is not None
     if any(images.shards is not None for images in found.splits.values()):
         raise UserError(
             f"unlabelled={recipe.unlabelled} can only be read from its beginning, so nothing can be left out of it; download it first."
@@ -140,7 +159,9 @@ def _divide(run: Run, recipe: Recipe, data: TrainingData, reading: Reading, call
     if not recipe.unlabelled_test and "test" in data.dataset.splits:
         held["test"] = data.dataset.splits["test"]
     left_out, parts = dict.fromkeys(held, 0), {}
-    for split, images in found.splits.items():
+    for split, listed in found.splits.items():
+        images = copy(listed)
+        images.alpha = data.dataset.channels == 4  # read as those that it is compared with
         kept = np.arange(len(images))
         for title, others in held.items():
             shared = find_shared(
@@ -157,4 +178,4 @@ def _divide(run: Run, recipe: Recipe, data: TrainingData, reading: Reading, call
     count = sum(len(rows) for _, rows in parts.values())
     stage = dict(images=count, left_out=left_out, with_test=recipe.unlabelled_test, method=recipe.unlabelled_method)
     run.update(first_stage=stage)
-    write_parts(file, name, found, {PART: parts})  # last: what it belongs to is recorded
+    write_parts(file, opened.request.data, found, {PART: parts})  # last: what it belongs to is recorded

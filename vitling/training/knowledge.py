@@ -1,10 +1,8 @@
 """Knowledge: what a recipe begins from or learns from that may have seen the images that are to judge it."""
 
-from pathlib import Path
-
 from vitling.data.sources.dataset import Dataset
 from vitling.recipes import Recipe
-from vitling.runs.run import Run
+from vitling.runs.opening import run_behind
 
 
 def find_knowledge(recipe: Recipe, dataset: Dataset) -> str:
@@ -23,5 +21,8 @@ def find_knowledge(recipe: Recipe, dataset: Dataset) -> str:
 
 
 def has_learnt_from(source: str, dataset: Dataset) -> bool:
-    """Whether this is a run that was trained on this very data."""
-    return (Path(source) / "run.json").exists() and Run(source).data_fingerprint == dataset.fingerprint
+    """Whether these are weights of a run that was trained on these very images, whatever they were grouped by."""
+    run = run_behind(source)
+    return run is not None and (
+        run.image_fingerprint == dataset.image_fingerprint or run.data_fingerprint == dataset.fingerprint
+    )

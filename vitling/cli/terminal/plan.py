@@ -87,7 +87,8 @@ def _choice_rows(plan: "Plan") -> list[tuple[str, str]]:
     through = f"{recipe.epochs:,} times through the images"
     if plan.epochs is not None and plan.epochs < 1:
         through = f"{100 * plan.epochs:.2g} % of the images, once"
-    return [("train", f"{model}{pixels}"), ("epochs", f"{through}{changes}")]
+    first = [("first", chosen["pre-training"].value)] if recipe.unlabelled else []
+    return [*first, ("train", f"{model}{pixels}"), ("epochs", f"{through}{changes}")]
 
 
 def _problems(survey: "Survey") -> list[tuple[str, str]]:

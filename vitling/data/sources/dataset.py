@@ -40,10 +40,12 @@ from vitling.data.sources.tree import DiskTree, Found, read_tree
 from vitling.data.sources.unlabelled import (
     NO_LABELS,
     is_unlabelled,
-    read_unlabelled,
+    once_unlabelled,
+    read_plain,
     split_prefix,
     usable_labels,
     without_labels,
+    without_test,
 )
 from vitling.data.splits import name_some
 from vitling.data.targets import CLASSES, KINDS, Kind, Target, lacking
@@ -175,6 +177,14 @@ def open_dataset(
     else:
         _refuse_missing(splits)
 
+    if empty := [
+        split for split, images in splits.items() if found.labelled and images.shards is None and not len(images)
+    ]:
+        raise UserError(
+            f"{data} has no image in {name_some(empty, 'the split', 'the splits')}; leave it out, or put images into it"
+        )
+    if found.labelled and labels == "auto" and found.labels == "numbers":
+        raise UserError(f"the labels of {data} are numbers; set labels=numbers")
     if not found.labelled:
         names = found.class_names
         if found.labels != "classes" or not usable_labels(names, splits):  # neighbours are measured by classes
@@ -265,33 +275,38 @@ def _find(data: str, root: str | None, download: bool, sampled: bool, group: str
     if data.startswith(PART):
         return read_part(data, lambda whole: _find(whole, root, download, False, group, labels))
     if is_unlabelled(data):
-        return read_unlabelled(data, lambda given: _find(given, root, download, sampled, group, labels))
+        given = once_unlabelled(data)
+        plain = read_plain(given, root, "" if is_pattern(group) else group)
+        name, found = plain or _find(given, root, download, sampled, group, labels)
+        return name, without_test(data, _with_groups(given, found, group))
     if labels == "several" and not _may_have_several(data):
         raise _one_each(data)
     if labels == "numbers" and not _may_have_numbers(data):
         raise _no_numbers(data)
-    pattern = group if is_pattern(group) else ""
-    column = "" if pattern else group
+    column = "" if is_pattern(group) else group
     name, found = _find_images(data, root, download, sampled, column, labels)
     if labels == "several" and found.labels != "several":
         raise _one_each(data)
     if labels == "numbers" and found.labels != "numbers":
         raise _no_numbers(data)
-    if labels == "auto" and found.labels == "numbers":
-        raise UserError(f"the labels of {data} are numbers; set labels=numbers")
     if labels in ("classes", "grades") and found.labels != "classes":
         raise UserError(
             f"labels={labels}: the images of {data} have {found.labels} (labels={found.labels}); leave labels= out, or give other data"
         )
-    if column and found.grouped_by != column:
+    return name, _with_groups(data, found, group)
+
+
+def _with_groups(data: str, found: Found, group: str) -> Found:
+    """What was found, with the groups that file names say; refused where the column or array of groups is not there."""
+    if is_pattern(group):
+        match_names(group, found.splits, data)
+        return found._replace(grouped_by=group)
+    if group and found.grouped_by != group:
         raise UserError(
             f"group={group} names a column or an array, and {data} has none; tables (.csv, .tsv, .parquet, hf:) and .npz files do, and file "
             "names can be searched by group=regex:PATTERN"
         )
-    if pattern:
-        match_names(pattern, found.splits, data)
-        found = found._replace(grouped_by=pattern)
-    return name, found
+    return found
 
 
 def takes_root(data: str) -> bool:

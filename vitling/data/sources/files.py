@@ -5,6 +5,7 @@ import math
 import os
 import re
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -60,7 +61,7 @@ def read_csv(path: Path, root: str | None, group: str = "", labels: str = "auto"
     found = _from_rows(
         path, root, lambda file, split, notes: list(_csv_rows(file, split, notes, group, several)), labels, several
     )
-    return found._replace(grouped_by=group)
+    return found._replace(grouped_by=group or found.grouped_by)
 
 
 def read_list(path: Path, root: str | None, group: str = "", labels: str = "auto") -> Found:
@@ -89,8 +90,10 @@ def _from_rows(
             notes.append(f"the {split} split is {file}")
     if not rows:
         raise UserError(f"{path} lists no images; expected one path and one label per line")
+    _check_one_group(rows)
     if several:
         return _several_from_rows(rows, root or path.parent, several, notes)
+    rows, grouped_by = _keep_together(rows, notes)
     labels = sorted({row.label for row in rows}, key=lambda x: (0, int(x), x) if _is_number(x) else (1, 0, x))
     number = dict.fromkeys(labels, 0) if kind == "numbers" else {label: i for i, label in enumerate(labels)}
     folder = root or path.parent
@@ -104,8 +107,27 @@ def _from_rows(
         if len(groups) == len(chosen):
             splits[split].groups = np.array(groups, dtype=str)
     if kind == "numbers":
-        return Found(NUMBER, splits, notes, labels="numbers")
-    return Found(_folder_names(rows, labels) or labels, splits, notes)
+        return Found(NUMBER, splits, notes, grouped_by, labels="numbers")
+    return Found(_folder_names(rows, labels) or labels, splits, notes, grouped_by)
+
+
+def _check_one_group(rows: list[_Row]) -> None:
+    known: dict[str, str | None] = {}
+    for row in rows:
+        if known.setdefault(row.path, row.group) != row.group:
+            raise UserError(
+                f"{row.path} is of two groups, {known[row.path]} and {row.group}; give each image one group"
+            )
+
+
+def _keep_together(rows: list[_Row], notes: list[str]) -> tuple[list[_Row], str]:
+    """The rows of one image, such as those of two raters, as a group, unless groups are declared; and what the groups are by."""
+    listed = Counter(row.path for row in rows if row.split == "train")
+    often = sum(count > 1 for count in listed.values())
+    if not often or any(row.group is not None for row in rows):
+        return rows, ""
+    notes.append(f"files of train that stand in several rows: {often:,}; each stays on one side of every split")
+    return [row._replace(group=row.path) for row in rows], "path"
 
 
 def _several_from_rows(rows: list[_Row], folder: str | Path, several: _Several, notes: list[str]) -> Found:
@@ -232,7 +254,12 @@ def _choose_columns(
 
     Of several labels per image it is the column of names, or the first of 0 and 1; a table that lacks one of them has no labels.
     """
+    grouping = [name for name, given in columns.items() if given == group]
     columns = {name: given for name, given in columns.items() if given != group}
+    if any(name in LABEL_COLUMNS for name in grouping) and not any(name in LABEL_COLUMNS for name in columns):
+        raise UserError(
+            f"group={group} is the column of labels of {path}; name the column of patients, slides or videos"
+        )
     image = next((name for name in (*PATH_COLUMNS, *ID_COLUMNS) if name in columns), None)
     label = next((name for name in LABEL_COLUMNS if name in columns), None)
     others = [name for name in columns if name not in (image, "split", "")]

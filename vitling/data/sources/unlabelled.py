@@ -5,7 +5,7 @@ alone; `unlabelled+test:DATA` takes it as well.
 """
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +27,8 @@ class JoinedImages(Images):
         super().__init__(
             np.concatenate([images.labels for images in parts]), [name for images in parts for name in images.names]
         )
+        grouped = [images.groups for images in parts if images.groups is not None]
+        self.groups = np.concatenate(grouped) if len(grouped) == len(parts) else None
         self.parts = list(parts)
         self.starts = np.cumsum([0, *map(len, parts)])
 
@@ -66,22 +68,29 @@ def split_prefix(data: str) -> tuple[str, str]:
     return prefix, data.removeprefix(prefix)
 
 
-def read_unlabelled(data: str, find: Callable[[str], tuple[str, Found]]) -> tuple[str, Found]:
-    """The images behind the prefix, by `find` where they are labelled; their name is that of the data."""
+def once_unlabelled(data: str) -> str:
+    """The data behind the prefix, which is labelled or `read_plain` reads it."""
     prefix, given = split_prefix(data)
     if is_unlabelled(given):
         raise UserError(f"{data} says twice that it is without labels; write {prefix}DATA.")
-    title, found = _read_plain(given) or find(given)
+    if not given:
+        raise UserError(f"{prefix} names no images; write {prefix}DATA, such as a folder.")
+    return given
+
+
+def without_test(data: str, found: Found) -> Found:
+    """What was found behind the prefix, as images to learn from: without the test split, or with it among the others where that is said."""
+    prefix, given = split_prefix(data)
     splits = dict(found.splits)
     if "train" not in splits:
         raise UserError(f"{given} has no train split, only {', '.join(splits)}; rename one of them to train")
     if with_test := prefix == WITH_TEST and "test" in splits:
         splits["train"] = JoinedImages([splits["train"], splits["test"]])
     splits.pop("test", None)
-    return title, found._replace(splits=splits, labelled=False, with_test=with_test)
+    return found._replace(splits=splits, labelled=False, with_test=with_test)
 
 
-def _read_plain(given: str) -> tuple[str, Found] | None:
+def read_plain(given: str, root: str | None, group: str) -> tuple[str, Found] | None:
     """What has no labels to be found: a folder without class folders, an .npz of images, a list of paths. None of anything else."""
     path = Path(given).expanduser()
     if path.is_dir():
@@ -93,13 +102,13 @@ def _read_plain(given: str) -> tuple[str, Found] | None:
         if any(map(is_image, files)):
             return path.resolve().name, _as_found({"train": read_flat(tree, "")})
     if path.is_file() and path.suffix.lower() == ".npz":
-        return path.resolve().stem, read_npz(path, labelled=False)
+        return path.resolve().stem, read_npz(path, group, labelled=False)
     if path.is_file() and path.suffix.lower() in (".txt", ".lst"):
-        return _read_paths(path)
+        return _read_paths(path, root)
     return None
 
 
-def _read_paths(path: Path) -> tuple[str, Found] | None:
+def _read_paths(path: Path, root: str | None) -> tuple[str, Found] | None:
     """A list with a path per line and nothing else; None where a line says more."""
     try:
         lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
@@ -108,7 +117,7 @@ def _read_paths(path: Path) -> tuple[str, Found] | None:
     if not lines or not all(map(is_image, lines)):
         return None
     return path.resolve().stem, _as_found(
-        {"train": FileImages(lines, np.zeros(len(lines), np.int64), root=path.parent)}
+        {"train": FileImages(lines, np.zeros(len(lines), np.int64), root=root or path.parent)}
     )
 
 

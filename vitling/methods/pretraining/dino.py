@@ -21,8 +21,10 @@ from vitling.errors import UserError
 from vitling.methods.method import Batch, View
 from vitling.methods.pretraining.pretraining import Pretraining
 from vitling.models.inspect import evaluating
+from vitling.recipes import Recipe
 from vitling.validation.values import Ascending, Count, CountOrNone, Momentum, PartOf, Temperature
 
+LOCAL_VIEWS = 2  # where the network takes them
 LEAST_LOCAL_SIDE = 16  # pixels: a smaller view shows nothing
 
 
@@ -97,7 +99,7 @@ def pooled(model: nn.Module, images: Tensor) -> Tensor:
 
 
 class Dino(Pretraining):
-    """Two views of each image as augmented, and `local_views` small ones of half the side where the network takes another size.
+    """Two views of each image as augmented, and two small ones of half the side where the network takes another size: `local_views`.
 
     `prototypes` are chosen among with `teacher_temperature` and `student_temperature`. `teacher_momentum` rises to 1 over the run,
     `centre_momentum` stays. `local_scale` is the part of an image that a small view shows.
@@ -113,6 +115,15 @@ class Dino(Pretraining):
         "optim": {"lr": 5e-4, "weight_decay": 0.05, "min_lr": 1e-6, "clip_grad": 3.0},
     }
 
+    @classmethod
+    def refuse(cls, recipe: Recipe) -> None:
+        super().refuse(recipe)
+        if recipe.batch_size < 2 * recipe.accumulate:
+            raise UserError(
+                f"method=dino compares images with each other, and batch_size={recipe.batch_size} with accumulate={recipe.accumulate} shows it "
+                f"one at a time; set batch_size={max(64, 2 * recipe.accumulate)}."
+            )
+
     def __init__(
         self,
         model: nn.Module,
@@ -126,7 +137,7 @@ class Dino(Pretraining):
         centre_momentum: Momentum = 0.9,
         teacher_temperature: Temperature = 0.04,
         student_temperature: Temperature = 0.1,
-        local_views: CountOrNone = 2,
+        local_views: CountOrNone | None = None,
         local_scale: Annotated[tuple[PartOf, PartOf], Ascending()] = (0.1, 0.4),
     ):
         super().__init__(model, num_classes=num_classes, class_weights=class_weights)
@@ -136,7 +147,13 @@ class Dino(Pretraining):
         self.teacher_temperature, self.student_temperature = teacher_temperature, student_temperature
         self.local_scale = (local_scale[0], local_scale[1])
         self.local_size = (self.size[0] // 2, self.size[1] // 2)
-        self.local_views = local_views if self._takes(self.local_size) else 0
+        able = self._takes(self.local_size)
+        if local_views and not able:
+            raise UserError(
+                f"method_args.{local_views=} are of {self.local_size[0]} x {self.local_size[1]} pixels, and this network takes images of "
+                f"{self.size[0]} x {self.size[1]} alone; leave it out, or choose another model or a larger img_size."
+            )
+        self.local_views = LOCAL_VIEWS * able if local_views is None else local_views
         with evaluating(model):
             width = pooled(model, torch.zeros(1, self.channels, *self.size)).shape[1]
         self.head = Head(width, prototypes, hidden=hidden_dim, bottleneck=bottleneck_dim)
