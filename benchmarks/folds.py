@@ -9,6 +9,7 @@ at once by each. Every result is a line of benchmarks/folds.jsonl, so a series t
 
 import argparse
 import json
+import math
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -69,7 +70,8 @@ def table() -> str:
         low, high = folds["interval"]
         number = f"{100 * folds['out_of_fold']:.1f} ({100 * low:.1f} to {100 * high:.1f})"
         tests = " | ".join(
-            f"{100 * share:.1f}" for share in (folds["singles"], folds["test"], folds["distilled"], single["test"])
+            f"{100 * share:.1f}"
+            for share in (folds.get("singles", math.nan), folds["test"], folds["distilled"], single["test"])
         )
         lines.append(f"| {data} | {minutes:g} | {seed} | {number} | {tests} |")
     return "\n".join(lines)

@@ -67,8 +67,10 @@ def divide(data: Path, labels: int, seed: int, judged: bool, folder: Path) -> tu
     if judged:
         everything, held = carve_validation(train.labels, fraction=JUDGED, seed=0, class_names=opened.class_names)
         tested = ("train", held)
-    else:
+    elif "test" in opened.splits:
         tested = ("test", np.arange(len(opened.splits["test"])))
+    else:
+        raise SystemExit(f"{data} has no test split to compare on")
     chosen = []
     for c in range(len(opened.class_names)):
         members = everything[train.labels[everything] == c]

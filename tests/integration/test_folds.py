@@ -1,5 +1,6 @@
 """`vitling train --folds` and `vitling.train_folds`: networks of all folds, the ensemble of them, and its number."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -16,6 +17,7 @@ from vitling.data.sources.dataset import open_dataset
 from vitling.errors import UserError
 from vitling.evaluation.predictions import predict_validation
 from vitling.recipes import Augment, Optim, Recipe, replace
+from vitling.training.knowledge import has_learnt_from
 from vitling.training.settings import Settings
 
 pytestmark = pytest.mark.slow
@@ -82,9 +84,16 @@ def test_what_has_seen_the_labels_is_no_beginning_of_folds(ensemble, tmp_path):
     with pytest.raises(UserError, match="has learnt from the same images"):
         public.train_folds(replace(RECIPE, init=str(known.path)), tmp_path / "folds", 2, settings=ALONE)
     assert not (tmp_path / "folds").exists()
-    for init in (known.path / "best", known.path / "best" / "model.safetensors"):
+    (tmp_path / "link").symlink_to(known.path / "best")
+    for init in (known.path / "best", known.path / "best" / "model.safetensors", tmp_path / "link"):
         with pytest.raises(UserError, match="has learnt from the same images"):
             public.train_folds(replace(RECIPE, init=str(init)), tmp_path / "folds", 2, settings=ALONE)
+    # A record of an earlier version, of data that is grouped by now.
+    dataset = open_dataset("digits")
+    data = {name: value for name, value in known.info["data"].items() if name != "image_fingerprint"}
+    known.update(data=data)
+    assert has_learnt_from(str(known.path), dataclasses.replace(dataset, fingerprint="of groups"))
+    assert not has_learnt_from(str(known.path), dataclasses.replace(dataset, fingerprint="", image_fingerprint="other"))
 
 
 def test_a_refused_first_fold_leaves_the_folder_free(tmp_path):
@@ -95,6 +104,10 @@ def test_a_refused_first_fold_leaves_the_folder_free(tmp_path):
     with pytest.raises(UserError, match="larger than the 20 training images"):
         public.train_folds(recipe, tmp_path / "run", 2, settings=ALONE)
     assert public.train_folds(replace(recipe, batch_size=8), tmp_path / "run", 2, settings=ALONE).finished
+    short = Settings(threads=1, budget_seconds=2.0, reserve_seconds=3.0)
+    with pytest.raises(UserError, match="leaves nothing for 2 trainings"):
+        public.train_folds(recipe, tmp_path / "short", 2, settings=short)
+    assert not (tmp_path / "short").exists()
     np.savez(tmp_path / "own.npz", **few, val_images=few["train_images"], val_labels=few["train_labels"])
     with pytest.raises(UserError, match="brings validation images of its own; leave folds out"):
         public.train_folds(replace(recipe, data=str(tmp_path / "own.npz")), tmp_path / "own", 2, settings=ALONE)

@@ -252,12 +252,18 @@ def test_images_with_transparency_are_left_out_too(tmp_path):
     own = dict(data=str(tmp_path / "data"), channels=4, unlabelled=str(tmp_path / "loose"))
     recipe = replace(LABELS, **own, fraction=1.0, batch_size=8, epochs=1)
     assert train(recipe, tmp_path / "run", settings=ONE_THREAD).info["first_stage"]["left_out"]["test"] == 6
+    # Learnt from as colours, tested on with transparency.
+    short = [*TINY[:2], "epochs=1", "batch_size=8"]
+    colours = vitling.pretrain(tmp_path / "loose", tmp_path / "colours", short, settings=ONE_THREAD)
+    recipe = replace(recipe, unlabelled="", init=str(colours.path), model_args=colours.recipe.model_args)
+    with pytest.raises(UserError, match="has learnt from 6 images"):
+        vitling.train(recipe, tmp_path / "again", settings=ONE_THREAD)
 
 
 KILLED = """
 import os, sys
 from vitling.callbacks import Callback
-from vitling.recipes import Optim, Recipe
+from vitling.recipes import Optim, Recipe, replace
 from vitling.training.beginning import train
 from vitling.training.settings import Settings
 
@@ -272,8 +278,9 @@ class Killed(Callback):
 
 
 optim = Optim(warmup_epochs=0)
-recipe = Recipe(model="boot_vit_test", img_size=16, data="digits", unlabelled="digits", epochs=50, fraction=0.2, optim=optim)
-train(recipe, sys.argv[1], settings=Settings(threads=1, precision="no", budget_seconds=24), callback=Killed())
+recipe = Recipe(model="boot_vit_test", img_size=16, data="digits", unlabelled="digits", epochs=90_001, fraction=0.2, optim=optim)
+recipe = replace(recipe, unlabelled_time=0.2)
+train(recipe, sys.argv[1], settings=Settings(threads=1, precision="no", budget_seconds=60), callback=Killed())
 """
 
 
@@ -281,9 +288,9 @@ def test_a_budgeted_run_that_is_killed_as_its_second_stage_begins_resumes(tmp_pa
     done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "run")], capture_output=True, text=True)
     assert done.returncode == 9, done.stderr
     first = (tmp_path / "run" / "pretraining" / "best" / "model.safetensors").read_bytes()
-    recipe = replace(LABELS, unlabelled="digits", epochs=50, batch_size=Recipe.batch_size)
+    recipe = replace(LABELS, unlabelled="digits", unlabelled_time=0.2, epochs=90_001, batch_size=Recipe.batch_size)
     assert vitling.load_run(tmp_path / "run").begun_recipe().epochs != recipe.epochs
-    settings = Settings(threads=1, precision="no", budget_seconds=24.0)  # its clock starts now
+    settings = Settings(threads=1, precision="no", budget_seconds=60.0)  # its clock starts now
     with pytest.raises(Interrupted):
         train(recipe, tmp_path / "run", settings=settings, callback=StopAt(3, "supervised"))
     assert (tmp_path / "run" / "pretraining" / "best" / "model.safetensors").read_bytes() == first

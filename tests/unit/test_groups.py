@@ -548,13 +548,15 @@ def test_a_tree_of_counters_has_no_note(tmp_path):
     assert open_dataset(tree(tmp_path, "a", "b", count=12)).notes == []
 
 
-def test_rows_of_one_image_stay_together_and_are_of_one_group(tmp_path):
+def test_rows_of_one_image_are_said_and_can_be_kept_together(tmp_path):
     raters = [[f"{i}.png", str(i % 2)] for i in range(10) for _ in range(3)]
     for path, *_ in raters:
         save(tmp_path / path)
     data = listed(tmp_path, raters, columns=("path", "label"))
-    dataset = open_dataset(data)
-    assert any("files of train that stand in several rows: 10" in note for note in dataset.notes)
+    note = next(
+        note for note in open_dataset(data).notes if note.startswith("10 of 10 files of train stand in several rows")
+    )
+    dataset = open_dataset(data, group=note.partition("group='")[2].partition("'")[0])
     train, val = split_training(dataset, Recipe(data=str(data), folds=3, fold=0))
     assert not set(train.names) & set(val.names)
     data = listed(tmp_path, [[*row, f"p{n}"] for n, row in enumerate(raters)], columns=("path", "label", "patient"))
@@ -562,4 +564,7 @@ def test_rows_of_one_image_stay_together_and_are_of_one_group(tmp_path):
 
 
 def test_the_column_of_labels_is_no_column_of_groups(tmp_path):
-    assert "group=label is the column of labels" in message(by_patient(tmp_path), group="label")
+    data = by_patient(tmp_path)
+    assert "group=label is the column of labels" in message(data, group="label")
+    data.write_text(data.read_text().replace("label,patient", "diagnosis,class", 1))
+    assert open_dataset(data, group="class").splits["train"].groups is not None

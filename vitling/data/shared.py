@@ -1,7 +1,7 @@
 """The same images in two places: found by what they hold, whatever they are called."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 import numpy as np
@@ -22,17 +22,21 @@ def find_shared(
 
     Grey is grey with one channel or three, and a file may have been saved again without loss. Another size or quality is another image.
     """
-    others = list(others)
-    known = {key for one in others for key in map_threads(partial(_key, one), range(len(one)))} - {b""}
-    if not known:
+    others = [one for one in others if len(one)]
+    if not others:
         return np.empty(0, np.int64)
-    found = []
-    for i, key in enumerate(map_threads(partial(_key, images), range(len(images)))):
-        if key in known:
-            found.append(i)
-        if callback:
-            callback.on_progress(task, i + 1, len(images))
-    return np.array(found, dtype=np.int64)
+    total, done = sum(map(len, (images, *others))), 0
+
+    def keys(one: Images) -> Iterator[bytes]:
+        nonlocal done
+        for key in map_threads(partial(_key, one), range(len(one))):
+            done += 1
+            if callback:
+                callback.on_progress(task, done, total)
+            yield key
+
+    known = {key for one in others for key in keys(one)} - {b""}
+    return np.array([i for i, key in enumerate(keys(images)) if key in known], dtype=np.int64)
 
 
 def _key(images: Images, i: int) -> bytes:

@@ -153,8 +153,8 @@ class _Folds:
             distilled.update(data={**data, "notes": [*data["notes"], FLATTERED]})
 
     def _train(self, recipe: Recipe, folder: str, *, first: bool = False) -> Run:
-        own = share(self.settings, self.folds + self.distilled, first=first)
         try:
+            own = share(self.settings, self.folds + self.distilled, first=first)
             return train(
                 recipe,
                 self.run.path / folder,

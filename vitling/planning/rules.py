@@ -31,7 +31,7 @@ from vitling.planning.sizes import (
 )
 from vitling.planning.survey import Survey
 from vitling.recipes import DEFAULT, Recipe, load_recipe, override, scale_epochs, to_dict
-from vitling.runs.opening import find_kind
+from vitling.runs.opening import run_behind
 from vitling.runs.run import Run
 
 
@@ -284,14 +284,14 @@ def pretrained_run(settings: Sequence[str]) -> Run | None:
     if not given or not given[-1]:
         return None
     try:
-        kind, place = find_kind(given[-1])
+        run = run_behind(given[-1])
     except UserError:  # said where the weights are loaded
         return None
-    if kind != "run" or not place.unlabelled:
+    if run is None or not run.unlabelled:
         return None
-    if not place.finished:
+    if not run.finished:
         raise UserError(f"init={given[-1]} is not finished; repeat the command that began it, then train from it.")
-    return place
+    return run
 
 
 def _model_of_run(run: Run, settings: Sequence[str], asked: set[str]) -> tuple[Recipe, list[Choice]]:

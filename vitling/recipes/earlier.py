@@ -56,8 +56,8 @@ def bring_up_to_date(tree: dict[str, Any]) -> dict[str, Any]:
 
 def earlier_forms(tree: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """How an earlier version may have written this recipe; nothing where it could not have."""
-    if tree["labels"] == ADDED_LAST["labels"]:  # the very last one
-        yield {key: value for key, value in tree.items() if key != "labels"}
+    if tree["unlabelled_time"] == ADDED_LAST["unlabelled_time"]:  # the very last one
+        yield {key: value for key, value in tree.items() if key != "unlabelled_time"}
     if any(tree[key] != value for key, value in ADDED_LAST.items()):
         return
     tree = {key: value for key, value in tree.items() if key not in ADDED_LAST}

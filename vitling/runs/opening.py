@@ -24,7 +24,7 @@ from vitling.runs.device import default_device
 from vitling.runs.exported import ExportedModel, find_exported, open_exported
 from vitling.runs.metadata import ModelMetadata
 from vitling.runs.remote import as_url
-from vitling.runs.run import WEIGHTS, Run, check_weights, load_run
+from vitling.runs.run import COMPANIONS, WEIGHTS, Run, check_weights, load_run
 from vitling.runs.timm_folder import build_with, load_network, read_config, read_saved_metadata
 from vitling.validation.model_arguments import check_model_args
 
@@ -166,13 +166,16 @@ def find_kind(source: Source) -> tuple[str, Any]:  # a module, a Run, a Path or 
 
 
 def run_behind(source: str | Path) -> Run | None:
-    """The run that a source is or whose weights it names: RUN, RUN/best, or a file in there. None where there is none."""
+    """The run that a source is or whose weights it names: RUN, RUN/best, a companion, a file in there. None where there is none."""
     text = str(source).removeprefix(LOCAL)
     if as_url(text):
         return load_run(text)
-    path = Path(text).expanduser().absolute()
-    inside = [place.parent for place in (path, path.parent) if place.name in WEIGHTS]
-    return next((Run(place) for place in (path, *inside) if (place / "run.json").exists()), None)
+    path = check_path(text).resolve()
+    for place in (path, *path.parents[:3]):
+        if (place / "run.json").exists():
+            inside = path.relative_to(place).parts
+            return Run(place) if not inside or inside[0] in (*WEIGHTS, COMPANIONS) else None
+    return None
 
 
 def find_weights(source: str | Path) -> Path | dict[str, Tensor]:

@@ -115,20 +115,20 @@ class BudgetTooShort(UserError):
         kept: str = "",
     ):
         """`share` of the whole budget is `budget`: what a run gets that is only a `part` of what is trained. `kept` is said behind it."""
-        self.model, self.speed, self.left, self.budget = model, speed, left, budget
+        self.model, self.speed, self.left, self.budget, self.kept = model, speed, left, budget, kept
         needed = (budget - left + seconds_of(speed, LEAST_STEPS)) / share
         first = "" if share == 1 else f", {part} in {100 * share:.0f} % of the budget,"
         whole = f"the budget of {budget:g} s" if share == 1 else f"these {budget:g} s"
         super().__init__(
             f"a step of {model}{first} takes about {speed.step:.2g} s here, and setup leaves {max(left, 0):.1f} s of {whole}, "
-            f"less than {LEAST_STEPS} steps; a budget of {write_budget(needed)} would do, or lower batch_size, or choose a smaller model."
-            + f" {kept}"
-            * bool(kept)
+            f"less than {LEAST_STEPS} steps; a budget of {write_budget(needed)} would do, or lower batch_size, or choose a smaller model. "
+            f"{kept}".rstrip()
         )
 
     def of_whole(self, share: float, part: str = "trained first") -> "BudgetTooShort":
         """The same, said of the whole budget, of which this is a share."""
-        return BudgetTooShort(self.model, self.speed, left=self.left, budget=self.budget, share=share, part=part)
+        own = (self.model, self.speed)
+        return BudgetTooShort(*own, left=self.left, budget=self.budget, share=share, part=part, kept=self.kept)
 
 
 class Timekeeper:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from vitling.data.pipeline.reading import Reading
 from vitling.data.pipeline.training_data import TrainingData, open_recipe_data
 from vitling.data.shared import find_shared
 from vitling.data.sources.dataset import Dataset, canonical_name, open_dataset, takes_root
+from vitling.data.sources.images import Images
 from vitling.data.sources.parts import part_name, write_parts
 from vitling.data.sources.unlabelled import PREFIX, WITH_TEST
 from vitling.errors import UserError
@@ -52,7 +54,7 @@ def open_unlabelled(recipe: Recipe, reading: Reading, *, channels: int, sampled:
     """All the images that `unlabelled=` names; which of them may be learnt from is another matter."""
     name = canonical_name((WITH_TEST if recipe.unlabelled_test else PREFIX) + recipe.unlabelled)
     try:
-        return open_dataset(
+        opened = open_dataset(
             name,
             root=reading.root,
             download=reading.download,
@@ -62,6 +64,11 @@ def open_unlabelled(recipe: Recipe, reading: Reading, *, channels: int, sampled:
         )
     except UserError as error:
         raise UserError(f"unlabelled={recipe.unlabelled}: {error}") from None
+    if any(images.shards is not None for images in opened.splits.values()):
+        raise UserError(
+            f"unlabelled={recipe.unlabelled} can only be read from its beginning, so nothing can be left out of it; download it first."
+        )
+    return opened
 
 
 def _stage_recipe(run: Run, recipe: Recipe, data: TrainingData) -> Recipe:
@@ -103,24 +110,16 @@ def count_seen_tests(recipe: Recipe, data: TrainingData, reading: Reading, callb
     """How many images that the data tests on were learnt from without labels on the way to what `init` names; refused unless it is asked for."""
     if "test" not in data.dataset.splits:
         return 0
-    test, unchecked = data.dataset.splits["test"], f"whether init={recipe.init} has seen images that are tested on"
-    shared = []
-    try:
-        for run in _learners_behind(recipe.init):
+    test, learnt = data.dataset.splits["test"], []
+    for run in _learners_behind(recipe.init):
+        try:
             known = open_recipe_data(
                 run.recipe, reading if takes_root(run.recipe.data) else replace(reading, root=None)
             )
-            for images in known.splits.values():
-                if images.shards is not None:
-                    callback.log(
-                        f"{unchecked} cannot be checked: {run.recipe.data} can only be read from its beginning"
-                    )
-                    continue
-                rows = find_shared(images, [test], task="comparing with test images", callback=callback)
-                shared.append(images.subset(rows))
-    except UserError as error:
-        callback.log(f"{unchecked} cannot be checked: {error}")
-    seen = len(find_shared(test, shared))
+            learnt += [_read_alike(images, test) for images in _at_hand(known, run.recipe.data)]
+        except UserError as error:
+            callback.log(f"whether {run.path} has seen images that are tested on cannot be checked: {error}")
+    seen = len(find_shared(test, learnt, task="comparing with test images", callback=callback))
     if seen and not recipe.unlabelled_test:
         raise UserError(
             f"init={recipe.init} has learnt from {seen:,} images that {recipe.data} tests on; begin from a run without them (unlabelled=IMAGES "
@@ -133,9 +132,25 @@ def count_seen_tests(recipe: Recipe, data: TrainingData, reading: Reading, callb
 
 def _learners_behind(init: str) -> Iterator[Run]:
     """The runs without labels that these weights come from, those that each of them began from included."""
-    while run := run_behind(init) if init else None:
+    places: set[Path] = set()
+    while (run := run_behind(init) if init else None) and run.path not in places:
+        places.add(run.path)
         yield from (learner for learner in (run, run.first_stage) if learner and learner.unlabelled)
         init = run.recipe.init
+
+
+def _at_hand(dataset: Dataset, name: str) -> list[Images]:
+    """Its images, which can be compared with others: those of a stream cannot."""
+    if any(images.shards is not None for images in dataset.splits.values()):
+        raise UserError(f"{name} can only be read from its beginning.")
+    return list(dataset.splits.values())
+
+
+def _read_alike(images: Images, others: Images) -> Images:
+    """The images with transparency where the others have theirs, so that they can be compared."""
+    images = copy(images)
+    images.alpha = others.alpha
+    return images
 
 
 def seen_tests(count: int) -> str:
@@ -151,17 +166,12 @@ def _divide(run: Run, recipe: Recipe, data: TrainingData, reading: Reading, call
     found = opened.found
     assert found is not None
     assert opened.request is not None
-    if any(images.shards is not None for images in found.splits.values()):
-        raise UserError(
-            f"unlabelled={recipe.unlabelled} can only be read from its beginning, so nothing can be left out of it; download it first."
-        )
     held = {"validation": data.images["val"]}
     if not recipe.unlabelled_test and "test" in data.dataset.splits:
         held["test"] = data.dataset.splits["test"]
     left_out, parts = dict.fromkeys(held, 0), {}
     for split, listed in found.splits.items():
-        images = copy(listed)
-        images.alpha = data.dataset.channels == 4  # read as those that it is compared with
+        images = _read_alike(listed, data.images["val"])
         kept = np.arange(len(images))
         for title, others in held.items():
             shared = find_shared(

@@ -23,6 +23,7 @@ def find_knowledge(recipe: Recipe, dataset: Dataset) -> str:
 def has_learnt_from(source: str, dataset: Dataset) -> bool:
     """Whether these are weights of a run that was trained on these very images, whatever they were grouped by."""
     run = run_behind(source)
-    return run is not None and (
-        run.image_fingerprint == dataset.image_fingerprint or run.data_fingerprint == dataset.fingerprint
-    )
+    if run is None:
+        return False
+    known = run.image_fingerprint or run.data_fingerprint  # earlier versions recorded the one with groups alone
+    return known in (dataset.image_fingerprint, dataset.fingerprint)

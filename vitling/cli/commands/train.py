@@ -241,8 +241,8 @@ def train_all_folds(
 def with_whole_paths(recipe: "Recipe", data: str) -> "Recipe":
     """The recipe on this data; what it names by a path is found from any folder, so that it resumes from there."""
     places = {"data": data, "init": recipe.init, "unlabelled": recipe.unlabelled}
-    of_method = {f"method_args.{name}": recipe.method_args.get(name) for name in ("teacher", "annotator", "unlabelled")}
-    places |= {key: place for key, place in of_method.items() if isinstance(place, str) and place != "auto"}
+    if images := recipe.method_args.get("unlabelled"):  # what a teacher is asked about
+        places |= {"method_args.unlabelled": images, "method_args.teacher": recipe.method_args.get("teacher", "")}
     return vitling.override(recipe, {key: absolute(place) if place else "" for key, place in places.items()})
 
 

@@ -310,7 +310,8 @@ def _with_groups(data: str, found: Found, group: str) -> Found:
 
 
 def takes_root(data: str) -> bool:
-    """Whether `root` says where such data lies: of named datasets, and of lists of paths."""
+    """Whether `root` says where such data lies: of named datasets, and of lists of paths; without labels as with them."""
+    data = split_prefix(data)[1]
     if name := match_name(data):
         return name != "digits"
     path = Path(data).expanduser()

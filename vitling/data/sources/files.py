@@ -61,7 +61,7 @@ def read_csv(path: Path, root: str | None, group: str = "", labels: str = "auto"
     found = _from_rows(
         path, root, lambda file, split, notes: list(_csv_rows(file, split, notes, group, several)), labels, several
     )
-    return found._replace(grouped_by=group or found.grouped_by)
+    return found._replace(grouped_by=group)
 
 
 def read_list(path: Path, root: str | None, group: str = "", labels: str = "auto") -> Found:
@@ -93,7 +93,7 @@ def _from_rows(
     _check_one_group(rows)
     if several:
         return _several_from_rows(rows, root or path.parent, several, notes)
-    rows, grouped_by = _keep_together(rows, notes)
+    _note_repeats(rows, notes)
     labels = sorted({row.label for row in rows}, key=lambda x: (0, int(x), x) if _is_number(x) else (1, 0, x))
     number = dict.fromkeys(labels, 0) if kind == "numbers" else {label: i for i, label in enumerate(labels)}
     folder = root or path.parent
@@ -107,27 +107,27 @@ def _from_rows(
         if len(groups) == len(chosen):
             splits[split].groups = np.array(groups, dtype=str)
     if kind == "numbers":
-        return Found(NUMBER, splits, notes, grouped_by, labels="numbers")
-    return Found(_folder_names(rows, labels) or labels, splits, notes, grouped_by)
+        return Found(NUMBER, splits, notes, labels="numbers")
+    return Found(_folder_names(rows, labels) or labels, splits, notes)
 
 
 def _check_one_group(rows: list[_Row]) -> None:
-    known: dict[str, str | None] = {}
+    known: dict[str, str] = {}
     for row in rows:
-        if known.setdefault(row.path, row.group) != row.group:
+        if row.group is not None and known.setdefault(row.path, row.group) != row.group:
             raise UserError(
                 f"{row.path} is of two groups, {known[row.path]} and {row.group}; give each image one group"
             )
 
 
-def _keep_together(rows: list[_Row], notes: list[str]) -> tuple[list[_Row], str]:
-    """The rows of one image, such as those of two raters, as a group, unless groups are declared; and what the groups are by."""
-    listed = Counter(row.path for row in rows if row.split == "train")
-    often = sum(count > 1 for count in listed.values())
-    if not often or any(row.group is not None for row in rows):
-        return rows, ""
-    notes.append(f"files of train that stand in several rows: {often:,}; each stays on one side of every split")
-    return [row._replace(group=row.path) for row in rows], "path"
+def _note_repeats(rows: list[_Row], notes: list[str]) -> None:
+    """Say where rows of one image, such as those of two raters, may come to stand on both sides of a split."""
+    listed = Counter(row.path for row in rows if row.split == "train" and row.group is None)
+    if often := sum(count > 1 for count in listed.values()):
+        notes.append(
+            f"{often:,} of {len(listed):,} files of train stand in several rows, which may come to stand on both sides of a split, and the "
+            "numbers are then too good: set group='regex:^(.+)$', or keep one row of each"
+        )
 
 
 def _several_from_rows(rows: list[_Row], folder: str | Path, several: _Several, notes: list[str]) -> Found:
@@ -256,10 +256,6 @@ def _choose_columns(
     """
     grouping = [name for name, given in columns.items() if given == group]
     columns = {name: given for name, given in columns.items() if given != group}
-    if any(name in LABEL_COLUMNS for name in grouping) and not any(name in LABEL_COLUMNS for name in columns):
-        raise UserError(
-            f"group={group} is the column of labels of {path}; name the column of patients, slides or videos"
-        )
     image = next((name for name in (*PATH_COLUMNS, *ID_COLUMNS) if name in columns), None)
     label = next((name for name in LABEL_COLUMNS if name in columns), None)
     others = [name for name in columns if name not in (image, "split", "")]
@@ -268,6 +264,10 @@ def _choose_columns(
         there = all(column in columns.values() for column in needed)
         label = next(name for name in columns if columns[name] == needed[0]) if there else None
         others = []
+    if label is None and not several and LABEL_COLUMNS[0] in grouping:
+        raise UserError(
+            f"group={group} is the column of labels of {path}; name the column of patients, slides or videos"
+        )
     if image and label is None and len(others) == 1:
         label = others[0]
         notes.append(f"the labels of {path.name} are its column {columns[label]}")
