@@ -19,7 +19,7 @@ import torch
 from vitling.models.macs import count_macs
 from vitling.planning.machine import measure_step
 
-SIDE = {"nano": 32, "tiny": 32, "small": 32, "medium": 160, "base": 192}
+SIDE = {"nano": 32, "tiny": 32, "mini": 32, "small": 32, "medium": 160, "base": 192}
 
 
 def matmul_rate(threads: int, precision: str, side: int = 1024) -> float:

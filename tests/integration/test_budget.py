@@ -84,11 +84,17 @@ def test_a_run_that_dies_repeats_the_decisions_of_its_budget(tmp_path):
 def test_a_finished_run_is_trained_further_and_keeps_both_histories(tmp_path):
     path = tmp_path / "run"
     run = vitling.train(RECIPE, path, settings=Settings(threads=1))
-    before, records = run.info, run.metrics()
+    vitling.evaluate(run, split="val")
+    before, records, weights = run.info, run.metrics(), run.weights_digest("best")
     run = vitling.train_more(path, 3.0, settings=Settings(threads=1))
     after = run.info
     assert run.finished
-    assert after["parts"] == [{name: before[name] for name in after["parts"][0]}]
+    assert after["parts"] == [
+        {**{name: before[name] for name in after["parts"][0] if name != "weights"}, "weights": weights}
+    ]
+    replaced = run.weights_digest("best") != weights  # a number of these weights is no number of those
+    assert (path / "evaluation-val.json").exists() is not replaced
+    assert (path / "part-1-evaluation-val.json").exists() is replaced
     assert after["parts"][0]["steps_trained"] < after["steps_trained"]
     assert after["more_seconds"] == [3.0]
     assert after["best"]["val_top1"] >= before["best"]["val_top1"]

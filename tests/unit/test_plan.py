@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 from vitling.data.probe import probe_accuracy
 from vitling.data.sources.dataset import Dataset
@@ -10,10 +12,11 @@ from vitling.errors import UserError
 from vitling.models import build_model
 from vitling.models.macs import count_macs
 from vitling.planning.conflicts import find_conflicts, pretrained_hint
-from vitling.planning.expectation import expect
+from vitling.planning.expectation import band, expect
 from vitling.planning.machine import Machine, find_machine
 from vitling.planning.plan import plan
 from vitling.planning.rules import choose
+from vitling.planning.sizes import whole_patch
 from vitling.planning.survey import Copies, Survey, survey_data
 from vitling.recipes import DEFAULT, Recipe, load_recipe, named_recipes, override
 
@@ -329,3 +332,31 @@ def test_a_given_recipe_is_left_as_it_is():
     assert planned.recipe == override(recipe, ["epochs=7"])
     assert planned.choices == planned.warnings == []
     assert planned.seconds is None
+
+
+@pytest.mark.parametrize(("size", "patch"), [(60, 4), (100, 4), (75, 8), (299, 16), (225, 16)])
+def test_a_size_that_no_patch_divides_does_not_get_thousands_of_tokens(size, patch):
+    assert whole_patch((size, size)) == patch
+
+
+@pytest.mark.parametrize(("median", "side"), [((20, 30), 32), ((33, 40), 48), ((80, 90), 64)])
+def test_small_photographs_are_not_enlarged(median, side):
+    data = a_dataset((100, 120))
+    seen = a_survey(train=120, classes=2, smallest=(18, 20), median=median, largest=(120, 100))
+    assert choose(data, seen, machine=a_machine())[0].img_size == (side, side)
+
+
+@pytest.mark.parametrize("probe", [0.12, 0.55])
+@pytest.mark.parametrize("shown", [100, 300, 1000])
+def test_a_band_is_never_upside_down(probe, shown):
+    found = band(probe, 10 if probe < 0.5 else 2, shown, 1000)
+    assert 0 <= found.low <= found.high <= 1
+
+
+def test_a_size_that_does_not_fit_into_memory_is_not_taken():
+    def find(candidate):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    machine = Machine("made", "gpu", "bf16", find)
+    assert machine.images_per_second((Recipe(), nn.Linear(2, 2), (3, 8, 8))) == 0
+    assert not machine.measured

@@ -32,3 +32,14 @@ def test_equal_accuracies_are_decided_by_the_loss_or_by_the_time(keep):
     state = State(Course.straight(10))
     taken = [state.accept(0.5, loss, e, images=100, keep=keep) for e, loss in enumerate((1.0, 0.9, 1.1), 1)]
     assert taken == ([True, True, False] if keep == "best" else [True, True, True])
+
+
+def test_a_further_part_replaces_the_best_only_by_what_is_as_good():
+    state = State(Course.straight(10))
+    assert state.accept(0.8, 1.0, 1, images=100, keep="last_good")
+    state.begin_part(2)
+    assert [state.accept(top1, 1.0, e, images=100, keep="last_good") for e, top1 in enumerate((0.78, 0.79), 2)] == [
+        False
+    ] * 2
+    assert state.accept(0.8, 1.0, 4, images=100, keep="last_good")
+    assert state.accept(0.79, 1.0, 5, images=100, keep="last_good")  # within a part, a later epoch is kept

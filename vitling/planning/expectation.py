@@ -43,7 +43,8 @@ def band(
     least, most = ((1 - probe + LEAST_ERROR) * math.exp(middle + sign * spread) - LEAST_ERROR for sign in (-1, 1))
     chance = 1 / classes
     learnable = probe > chance + LEARNABLE * (1 - chance)
-    low, high = max(1 - most, chance) if learnable else chance, min(1 - least, 1.0)
+    low = max(1 - most, chance) if learnable else chance
+    high = min(max(1 - least, low), 1.0)
     low, high = (
         share + sign * 1.96 * math.sqrt(share * (1 - share) / tested) for share, sign in ((low, -1), (high, 1))
     )

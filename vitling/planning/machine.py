@@ -72,7 +72,10 @@ class Machine:
         recipe, model, (_, height, width) = candidate
         what = f"{recipe.model}, {parameters(model):,} parameters, {height} x {width} pixels, batches of {recipe.batch_size}"
         if what not in self.measured:
-            self.measured[what] = round(self.find_step(candidate), 5)
+            try:
+                self.measured[what] = round(self.find_step(candidate), 5)
+            except torch.OutOfMemoryError:  # a size that does not fit is as good as one that never ends
+                return 0.0
         return recipe.batch_size / self.measured[what]
 
 
@@ -81,9 +84,15 @@ def this_machine(threads: int | None = None, precision: str = "") -> Machine:
     device = default_device()
     kind = "cpu" if device.type == "cpu" else "gpu"
     if not precision:
-        bf16 = torch.cuda.is_bf16_supported() if device.type == "cuda" else device.type == "cpu" and bf16_pays()
-        precision = "bf16" if bf16 else "no"
+        precision = _half_precision(device) or "no"
     return Machine(device.type, kind, precision, lambda candidate: measure_step(candidate, threads, precision))
+
+
+def _half_precision(device: torch.device) -> str:
+    """The half precision that pays there; empty where none does. Cards without bf16 emulate it, slowly."""
+    if device.type == "cuda":
+        return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
+    return "bf16" if device.type == "cpu" and bf16_pays() else ""
 
 
 def find_machine(text: str) -> Machine:

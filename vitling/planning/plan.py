@@ -27,7 +27,7 @@ from vitling.models import build_model, default_size
 from vitling.planning.conflicts import find_conflicts, pretrained_hint
 from vitling.planning.expectation import Band, expect
 from vitling.planning.machine import Machine, find_machine, this_machine
-from vitling.planning.rules import CHECKED_FILES, Choice, choose, pretrained_run
+from vitling.planning.rules import CHECKED_FILES, Choice, choose, count_test_views, pretrained_run
 from vitling.planning.speed import measure_speeds
 from vitling.planning.survey import Survey, survey_data
 from vitling.recipes import DEFAULT, NO_FIRST_STAGE, Recipe, load_recipe, override, scale_epochs, to_dict
@@ -146,6 +146,10 @@ def plan(
         choices = [choice for choice in choices if choice.what != PRETRAINING]
         choices.append(_first_stage(recipe, dataset, reading))
     if device:
+        if recipe.method != Recipe.method:
+            warnings.append(
+                f"of a device that is elsewhere the time is of the network alone: what method={recipe.method} computes beside it is not counted"
+            )
         speed = _estimate(dataset, recipe, size, machine, seen.outputs)
     else:
         fits = len(dataset.splits["train"]) * dataset.channels * size[0] * size[1] <= reading.memory_gb * 2**30
@@ -255,7 +259,7 @@ def _estimate(dataset: Dataset, recipe: Recipe, size: tuple[int, int], machine: 
     return Speed(
         fixed=START_SECONDS,
         step=recipe.batch_size / rate,
-        validation=len(val) / (3 * rate),  # the forward pass alone
+        validation=count_test_views(recipe) * len(val) / (3 * rate),  # the forward pass alone
         steps_per_epoch=max(1, steps_in_epoch(recipe, len(train))),
         validate_every=recipe.validate_every,
         threads=0,

@@ -72,6 +72,8 @@ GPU_VIEWS, GPU_EPOCHS = (
     (30, 300, 1000),
 )  # images shown, least and most; least, usual and most epochs
 
+CPU_SIDE = 64  # of photographs, without a budget: a larger size would take days
+SIDE_STEP = 16  # pixels: photographs smaller than a rung's are seen at their own size, rounded up to these
 TINY_SIDE = 16  # below it, moving an image by a pixel makes another image of it
 JITTER_EPOCHS, JITTER = 15, 0.4  # from which changed colours pay
 CUTOUT_EPOCHS, CUTOUT = 10, 0.25  # from which a covered square pays
@@ -169,8 +171,12 @@ def _validations(epochs: int, looks: float) -> list[Choice]:
 def _test_views(augmentation: Choice, settings: Sequence[str], base: Recipe) -> int:
     """In how many ways an image is looked at when it is validated."""
     changes = {key: value for key, value in augmentation.changes.items() if key.startswith("test_")}
-    shown = _with(settings, override(base, changes))
-    return (1 + 4 * shown.test_crops + 2 * shown.test_shifts) * (1 + shown.test_mirror)
+    return count_test_views(_with(settings, override(base, changes)))
+
+
+def count_test_views(recipe: Recipe) -> int:
+    """How often an image passes through the network when it is validated or tested."""
+    return (1 + 4 * recipe.test_crops + 2 * recipe.test_shifts) * (1 + recipe.test_mirror)
 
 
 def _divided(dataset: Dataset, validation: list[Choice], settings: Sequence[str]) -> tuple[int, int]:
@@ -235,11 +241,13 @@ def _climb(
         views = float(epochs * images)
         if budget_seconds:
             macs, seconds = count_macs(model, (survey.channels, *size)), TRAINING_SHARE * budget_seconds
-            if macs_per_second / macs * seconds < rung.wanted_views(images) / 2:
-                break  # hopeless: not worth the time to measure it
+            if machine.kind == "cpu" and macs_per_second / macs * seconds < rung.wanted_views(images) / 2:
+                break  # hopeless: not worth the time to measure it; a GPU does small sizes no faster than larger ones
             rate = machine.images_per_second((recipe, model, (survey.channels, *size)))
             views, macs_per_second = rate * seconds, rate * macs
         by_images = machine.kind == "gpu" and not budget_seconds
+        if machine.kind == "cpu" and not budget_seconds and rung.photo_side > CPU_SIDE:
+            break  # days, which nobody asked for
         if taken and (images < rung.least_images if by_images else views < rung.wanted_views(images)):
             break
         taken = base, [_family(base, model, views, images, rung), *sizes], views
@@ -255,7 +263,9 @@ def _sizes(
     patch = given.model_args["patch_size"] if "model_args.patch_size" in asked else None
     size = as_size(given.img_size) if "img_size" in asked else None
     if size is None:
-        size = survey.largest if survey.small else (rung.photo_side, rung.photo_side)
+        own = math.ceil(max(survey.median) / SIDE_STEP) * SIDE_STEP  # enlarged, photographs show no more
+        side = min(rung.photo_side, own)
+        size = survey.largest if survey.small else (side, side)
         size = whole_size(size, patch or largest_patch(min(size), rung.least_grid))
     patch = patch or whole_patch(size, rung.least_grid)
     return [_image_size(size, survey, kind), _patch_size(patch, size), *_stem(base, size)]
@@ -391,9 +401,9 @@ def _augmentation(survey: Survey, size: tuple[int, int], epochs: int, base: Reci
         off = {"augment.crop": "none", "augment.hflip": 0.0, "augment.color_jitter": 0.0, "augment.erase": 0.0}
         reason = "moving so small an image by a pixel, or mirroring it, makes another image of it"
         return Choice("augmentation", "none", reason, changes={**off, "augment.randaugment": ""})
-    colour = survey.channels == 3
+    colour, flips = survey.channels == 3, survey.channels > 2  # grey images are often characters
     jitter = JITTER if colour and epochs >= JITTER_EPOCHS else 0.0
-    changes: dict[str, Any] = {"augment.hflip": 0.5 if colour else 0.0, "augment.color_jitter": jitter}
+    changes: dict[str, Any] = {"augment.hflip": 0.5 if flips else 0.0, "augment.color_jitter": jitter}
     given = _with(settings, override(base, changes))
     if survey.small:
         cutout = CUTOUT if epochs >= CUTOUT_EPOCHS else 0.0
@@ -408,7 +418,7 @@ def _augmentation(survey: Survey, size: tuple[int, int], epochs: int, base: Reci
     asked += "; images are asked about moved by a pixel or so, too" * views["test_shifts"]
     mirrored = (
         f"mirrored too, also when predicting{asked}"
-        if colour
+        if flips
         else f"not mirrored: grey images are often characters (else augment.hflip=0.5){asked}"
     )
     mixes = given.method == base.method  # other methods have labels of their own

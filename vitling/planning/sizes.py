@@ -11,6 +11,7 @@ from vitling.planning.survey import Survey
 from vitling.recipes import Recipe, override
 
 LEAST_GRID = 7.0  # tokens along the shorter side
+MOST_GRID = 32  # along the longer one, of a patch that is smaller than it might be
 PATCHES = (2, 16)  # the smallest and the largest
 FULL_SIZE_SIDE = 48  # up to here a deep stem begins on the full-size map
 LEAST_PHOTO_SIDE = 64
@@ -22,11 +23,11 @@ def largest_patch(side: int, least_grid: float = LEAST_GRID) -> int:
 
 
 def whole_patch(size: tuple[int, int], least_grid: float = LEAST_GRID) -> int:
-    """The same or less, so that it divides the size where any does."""
-    patch = largest_patch(min(size), least_grid)
+    """The same, or less where that divides the size and does not make thousands of tokens; the smallest divides any."""
+    largest = patch = largest_patch(min(size), least_grid)
     while patch > PATCHES[0] and any(side % patch for side in size):
         patch //= 2
-    return patch
+    return patch if max(size) <= MOST_GRID * patch else largest
 
 
 def whole_size(size: tuple[int, int], patch: int) -> tuple[int, int]:

@@ -444,8 +444,16 @@ class Run:
             raise self.no_checkpoint()
         self.check_whole(state)  # before it counts as unfinished
         kept = ("stopped", "wall_seconds", "best", "epochs_trained", "steps_trained")
-        part = {name: info[name] for name in kept if name in info}
+        part = {name: info[name] for name in kept if name in info} | {"weights": self.weights_digest("best")}
         self.update(status="preparing", more_seconds=[*more, seconds], parts=[*info.get("parts", []), part])
+
+    def set_evaluations_aside(self) -> None:
+        """Numbers of weights that a further part has replaced are kept, under names that nobody takes for those of this run."""
+        parts = self.info.get("parts", [])
+        if not parts or not self.finished or parts[-1].get("weights") in (None, self.weights_digest("best")):
+            return
+        for path in self.path.glob("evaluation-*.json"):
+            path.replace(path.with_name(f"part-{len(parts)}-{path.name}"))
 
     def give_back_more(self) -> None:
         """Finished as before, where the further part could not begin: it has no checkpoint of its own."""

@@ -168,6 +168,8 @@ def _train_rest(
         settings = replace(settings, budget_seconds=run.info["more_seconds"][-1])
     with stop_on_signals() as stop:
         open_loop(run, recipe, asked, settings, callback, accelerator, stop, dataset, planned).run_to_end()
+    if accelerator.is_main_process:
+        run.set_evaluations_aside()
 
 
 def open_loop(

@@ -85,6 +85,7 @@ class State:
     part_began: float = 0.0  # seconds of this run at the part's start
     best: tuple[float, float] | None = None  # validation score, and the negative loss that decides between equal ones
     best_epoch: int = 0
+    best_part: int = 1
     highest: float = 0.0  # validation score so far; above that of `best` where a later epoch was as good
     sums: dict[str, float] = field(default_factory=dict)  # of the losses since the last validation
     summed_steps: int = 0
@@ -127,18 +128,20 @@ class State:
         """Whether the weights of this validation, on so many images, are the run's from now on.
 
         By `keep=last_good` they are unless an earlier epoch was better by more than one standard error, the rule of Breiman et
-        al. (1984): on few images the highest of many accuracies is a lucky one, and a later epoch has a lower rate. `error` is that of a
-        score that is no share of the images, as it was estimated for this epoch.
+        al. (1984): on few images the highest of many accuracies is a lucky one, and a later epoch has a lower rate. Those of an earlier part
+        of the run stay unless these are as good. `error` is that of a score that is no share of the images, as it was estimated for this epoch.
         """
         # A score may be below 0, unlike an accuracy.
         self.highest, score = value if self.best is None else max(self.highest, value), (value, -loss)
         if keep == "last_good":
             share = math.sqrt(self.highest * (1 - self.highest) / images) if error is None else error
             accepted = value >= self.highest - share
+            if self.best is not None and self.best_part < self.part:
+                accepted = value >= self.best[0]
         else:
             accepted = keep == "last" or self.best is None or score > self.best
         if accepted:
-            self.best, self.best_epoch = score, epoch
+            self.best, self.best_epoch, self.best_part = score, epoch, self.part
         return accepted
 
     def weights(self, setup: Setup) -> dict:
@@ -164,6 +167,7 @@ class State:
             "course": {"length": self.course.length, "turns": self.course.turns},
             "best": self.best,
             "best_epoch": self.best_epoch,
+            "best_part": self.best_part,
             "highest": self.highest,
             "sums": self.sums,
             "summed_steps": self.summed_steps,
@@ -194,7 +198,7 @@ class State:
             ) from None
         self.step, self.best_epoch, self.sums = checkpoint["step"], checkpoint["best_epoch"], checkpoint["sums"]
         self.best = tuple(checkpoint["best"]) if checkpoint["best"] else None
-        self.highest = checkpoint["highest"]
+        self.highest, self.best_part = checkpoint["highest"], checkpoint.get("best_part", 1)
         self.souped = checkpoint.get("souped", 0)  # 0.2 knew no soup
         self.part, self.part_began, self.summed_steps = (
             checkpoint["part"],
