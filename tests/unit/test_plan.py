@@ -10,7 +10,7 @@ from vitling.data.sources.dataset import Dataset
 from vitling.data.sources.images import ArrayImages
 from vitling.errors import UserError
 from vitling.models import build_model
-from vitling.models.macs import count_macs
+from vitling.models.macs import count_macs, count_saved_bytes
 from vitling.planning.conflicts import find_conflicts, pretrained_hint
 from vitling.planning.expectation import band, expect
 from vitling.planning.machine import Machine, find_machine
@@ -18,7 +18,7 @@ from vitling.planning.plan import plan
 from vitling.planning.rules import choose
 from vitling.planning.sizes import whole_patch
 from vitling.planning.survey import Copies, Survey, survey_data
-from vitling.recipes import DEFAULT, Recipe, load_recipe, named_recipes, override
+from vitling.recipes import DEFAULT, Recipe, load_recipe, named_recipes, override, replace
 
 SIZES = [f"hybrid_vit_{size}" for size in ("nano", "tiny", "mini", "small", "medium", "base")]
 
@@ -360,3 +360,22 @@ def test_a_size_that_does_not_fit_into_memory_is_not_taken():
     machine = Machine("made", "gpu", "bf16", find)
     assert machine.images_per_second((Recipe(), nn.Linear(2, 2), (3, 8, 8))) == 0
     assert not machine.measured
+
+
+@pytest.mark.slow
+def test_a_network_is_not_planned_for_a_card_that_is_too_small_for_it():
+    recipe = load_recipe("vitling/base")
+    model = build_model(recipe.model, num_classes=10, in_chans=3, img_size=(192, 192), **recipe.model_args)
+    candidate = (recipe, model, (3, 192, 192))
+    assert find_machine("cuda:rtx4060").images_per_second(candidate) == 0
+    assert find_machine("cuda:a100").images_per_second(candidate) > 0
+    parts = (replace(recipe, accumulate=4), *candidate[1:])
+    assert find_machine("cuda:rtx4060").images_per_second(parts) > 0
+
+
+def test_what_waits_for_the_backward_pass_is_counted_once_and_without_weights():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, 5), nn.GELU(), nn.Linear(5, 2))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    # The input of either linear layer, and what the activation began from.
+    assert count_saved_bytes(model, (3, 2, 2)) == 4 * (12 + 5 + 5)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())

@@ -1,4 +1,4 @@
-"""MACs: the multiply-adds of one image's forward pass."""
+"""What one image costs a network: the multiply-adds of its forward pass, and the memory that waits for the backward pass."""
 
 from contextlib import contextmanager
 
@@ -18,6 +18,28 @@ def count_macs(model: nn.Module, input_size: tuple[int, int, int]) -> int:
     with _explicit_attention(model), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         model(images)
     return counter.get_total_flops() // 2
+
+
+def count_saved_bytes(model: nn.Module, input_size: tuple[int, int, int]) -> int:
+    """Bytes that a training step keeps of one image in float32, for its backward pass; weights are not among them."""
+    weights = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
+    kept: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    images = torch.zeros(2, *input_size, device=next(model.parameters()).device)  # one would have no variance
+    state, training = {name: value.clone() for name, value in model.named_buffers()}, model.training
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        saved = model.train()(images)  # alive, so that no storage is used twice
+    model.train(training)
+    for name, value in model.named_buffers():
+        value.copy_(state[name])
+    del saved
+    return sum(kept.values()) // len(images)
 
 
 @contextmanager

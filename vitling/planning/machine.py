@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from vitling.errors import UserError, did_you_mean
-from vitling.models.macs import count_macs
+from vitling.models.macs import count_macs, count_saved_bytes
 from vitling.optim import create_optimizer, parameter_groups, peak_lr
 from vitling.recipes import Recipe
 from vitling.runs.device import default_device, synchronize
@@ -21,6 +21,10 @@ from vitling.training.random_state import callers_state_kept
 TIMED_STEPS = 3  # after one that warms up; one is enough where it is long
 LONG_STEP_SECONDS = 0.5
 REACHED = 0.3  # of a GPU's dense rate, by networks of this kind in training
+FILLED, HALF = (
+    0.9,
+    0.6,
+)  # of a GPU's memory, by a training step; of what float32 keeps, in half precision, where norms stay whole
 LEAST_STEP_SECONDS = 0.012  # of a GPU: so long it takes to start the kernels of a small network
 
 Candidate = tuple[
@@ -104,10 +108,19 @@ def find_machine(text: str) -> Machine:
 
     def step(candidate: Candidate) -> float:
         recipe, model, size = candidate
+        if (needed := memory_needed(candidate, device.precision)) > FILLED * device.memory_gb * 2**30:
+            raise torch.OutOfMemoryError(f"{needed / 2**30:.0f} GB are needed")
         flops = 3 * 2 * count_macs(model, size) * recipe.batch_size  # the backward pass takes twice the forward one
         return max(flops / (REACHED * device.tflops * 1e12), LEAST_STEP_SECONDS)
 
     return Machine(device.title, "gpu", device.precision, step)
+
+
+def memory_needed(candidate: Candidate, precision: str) -> float:
+    """Bytes of a training step: weights, their gradients and what the optimiser keeps, and what waits for the backward pass."""
+    recipe, model, size = candidate
+    images = recipe.batch_size / recipe.accumulate
+    return 16 * parameters(model) + images * count_saved_bytes(model, size) * (1 if precision == "no" else HALF)
 
 
 def measure_step(candidate: Candidate, threads: int | None = None, precision: str = "no") -> float:

@@ -256,6 +256,11 @@ def _estimate(dataset: Dataset, recipe: Recipe, size: tuple[int, int], machine: 
         **recipe.model_args,
     )
     rate = machine.images_per_second((recipe, model, (dataset.channels, *size)))
+    if not rate:
+        raise UserError(
+            f"{recipe.model} on {recipe.batch_size // recipe.accumulate} images of {size[0]} x {size[1]} pixels at a time does not fit into the "
+            f"memory of {machine.title}; set accumulate={2 * recipe.accumulate}, or lower batch_size or img_size."
+        )
     return Speed(
         fixed=START_SECONDS,
         step=recipe.batch_size / rate,

@@ -44,6 +44,7 @@ from vitling.training.signals import StopRequest, stop_on_signals
 from vitling.training.state import State, check_checkpoint
 
 NEEDED = ("model", "method", "data")  # that a plug-in may provide
+FLOAT32_SLOWER = 3.0  # than half precision, for a GPU that looks at images
 MORE_LR = 0.5  # of the peak learning rate, where a finished run is trained further
 
 
@@ -276,7 +277,8 @@ def _fit_to_budget(setup: Setup, state: State, settings: Settings, callback: Cal
     budget = settings.budget_seconds
     assert budget is not None
     speed = measure_speed(setup, settings.began, budget)
-    left = budget - settings.reserve_seconds - speed.fixed - speed.validation
+    reserve = settings.reserve_seconds + _asked_again(setup, speed)
+    left = budget - reserve - speed.fixed - speed.validation
     steps = steps_within(speed, left)
     if steps < LEAST_STEPS:
         raise BudgetTooShort(setup.recipe.model, speed, left=left, budget=budget)
@@ -287,7 +289,16 @@ def _fit_to_budget(setup: Setup, state: State, settings: Settings, callback: Cal
         state.course.move_end(state.step, state.step + steps)
     shown = steps / setup.steps_per_epoch
     callback.log(f"a step takes {1000 * speed.step:.0f} ms, so the budget allows {shown:.3g} epochs")
-    return Timekeeper.begin(state.course, speed, budget - settings.reserve_seconds, settings.reserve_seconds)
+    return Timekeeper.begin(state.course, speed, budget - reserve, reserve)
+
+
+def _asked_again(setup: Setup, speed: Speed) -> float:
+    """Seconds for asking the best weights once more in the end, alone and in float32, where validation was neither."""
+    accelerator = setup.accelerator
+    half = accelerator.device.type != "cpu" and accelerator.mixed_precision != "no"
+    if setup.method.unlabelled or not (half or accelerator.num_processes > 1):
+        return 0.0
+    return speed.validation * accelerator.num_processes * (FLOAT32_SLOWER if half else 1)
 
 
 def _after(first: Run, error: BudgetTooShort, recipe: Recipe) -> BudgetTooShort:
