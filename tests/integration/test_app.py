@@ -88,6 +88,15 @@ def test_features_of_the_training_images_are_computed_once(run, viewer):
 
 
 @pytest.mark.slow
+def test_an_ensemble_answers_like_a_run(picture, tmp_path):
+    ensemble = vitling.train_folds(RECIPE, tmp_path / "folds", 2)
+    (said,) = vitling.predict(ensemble, picture, top=5)
+    shown = open_viewer(ensemble).answer(picture).probabilities
+    assert list(shown) == said.classes
+    assert list(shown.values()) == pytest.approx(said.probabilities, abs=1e-5)
+
+
+@pytest.mark.slow
 def test_a_cnn_has_no_attention_and_the_page_says_so(picture, tmp_path):
     recipe = replace(RECIPE, model="diag_resnet18_nano", model_args={}, epochs=1)
     viewer = open_viewer(vitling.train(recipe, tmp_path / "cnn"))

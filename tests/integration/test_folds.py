@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from command import error, vitling
+from PIL import Image
 from safetensors.torch import load_file
 from sklearn.datasets import load_digits
 
@@ -175,8 +176,6 @@ def test_the_commands_take_it_like_a_run(tmp_path, monkeypatch):
 
 
 def write_image(path):
-    from PIL import Image
-
     Image.fromarray((load_digits().images[0] * 15).astype(np.uint8)).save(path)
 
 
@@ -211,12 +210,17 @@ def test_another_size_of_images_is_refused(ensemble):
         public.evaluate(ensemble, img_size=16)
 
 
-def test_the_estimator_predicts_with_all_folds():
+def test_the_estimator_predicts_with_all_folds(tmp_path):
     images, labels = load_digits(return_X_y=True)
     images, labels = images[:300].reshape(-1, 8, 8), labels[:300]
     classifier = public.ViTClassifier(RECIPE, folds=2, threads=1).fit(images, labels)
     assert classifier.model_.num_features == 64
     assert classifier.predict_proba(images[:5]).sum(axis=1) == pytest.approx(np.ones(5))
     assert len(classifier.history_) == 6
+    classifier.export("onnx", tmp_path / "model.onnx")
+    Image.fromarray(np.rint(images[0] * 255 / 16).astype(np.uint8)).save(tmp_path / "image.png")
+    [answer] = public.predict(tmp_path / "model.onnx", [tmp_path / "image.png"], top=10)
+    expected = dict(zip(map(str, classifier.classes_), classifier.predict_proba(images[:1])[0], strict=True))
+    assert answer.probabilities == pytest.approx([expected[name] for name in answer.classes], abs=1e-4)
     with pytest.raises(UserError, match="leave folds out"):
         classifier.set_params(warm_start=True).fit(images, labels)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from os import environ
 from statistics import median
 
 import torch
@@ -137,8 +138,9 @@ def measure_step(candidate: Candidate, threads: int | None = None, precision: st
         model = model.to(device).train()
         lr = peak_lr(recipe)
         optimizer = create_optimizer(parameter_groups(model, recipe.optim, lr), recipe.optim, lr)
-        images = torch.randn(recipe.batch_size, *size, device=device)
-        labels = torch.zeros(recipe.batch_size, dtype=torch.long, device=device)
+        share = max(2, recipe.batch_size // int(environ.get("WORLD_SIZE", "1")))  # of a batch, for each process
+        images = torch.randn(share, *size, device=device)
+        labels = torch.zeros(share, dtype=torch.long, device=device)
         for _ in range(1 + TIMED_STEPS):
             began = time.perf_counter()
             with torch.autocast(device.type, half, enabled=precision != "no"):

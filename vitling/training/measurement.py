@@ -14,6 +14,7 @@ from vitling.training.setup import Setup
 from vitling.training.step import MicroBatches, Stepper
 from vitling.training.validation import measure, neighbour_images
 
+TRIES = 4  # of each number of threads
 SMALL_BATCH = 2**20  # pixels: larger ones always run on all threads
 
 
@@ -27,7 +28,7 @@ def try_a_step(setup: Setup, threads: int | None) -> None:
     most = torch.get_num_threads()
     pixels = setup.recipe.batch_size * math.prod(setup.data.preprocessing.size)
     measured = accelerator.device.type == "cpu" and accelerator.num_processes == 1 and pixels < SMALL_BATCH
-    candidates = [threads] if threads else [1, most, 1, most] if measured and most > 1 else [most]
+    candidates = [threads] if threads else [1, most] * TRIES if measured and most > 1 else [most]
     micro_batches = next(setup.loader.epoch(0))
     seconds: dict[int, float] = {}
     with weights_kept(setup):
@@ -42,7 +43,10 @@ def try_a_step(setup: Setup, threads: int | None) -> None:
             except (RuntimeError, TypeError, ValueError) as error:
                 raise UserError(f"these settings cannot train: {str(error).strip().splitlines()[0]}") from error
             setup.optimizer.zero_grad()
-            seconds[number] = time.perf_counter() - began  # the second time counts
+            taken = time.perf_counter() - began
+            seconds[number] = min(
+                taken, seconds.get(number, taken)
+            )  # the first try warms up, and neighbours only slow down
     torch.set_num_threads(min(seconds, key=seconds.__getitem__))
 
 
