@@ -17,18 +17,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+from results_page import fill
 
 RESULTS = Path(__file__).with_suffix(".jsonl")
 MASKED = ["unlabelled={images}", "unlabelled_method=masked_images"]
 WAYS = {  # what is compared, as changes to `vitling train DATA`; "{images}" are all training images
     "labels only": [],
     "masked images first": [*MASKED, "unlabelled_time=0.5"],
+    "masked images first, for a quarter": [*MASKED, "unlabelled_time=0.25"],
     "DINO first": ["unlabelled={images}", "unlabelled_method=dino", "unlabelled_time=0.5"],
 }
 SHARES = {
@@ -130,18 +132,34 @@ def run(args: argparse.Namespace) -> None:
     with ThreadPoolExecutor(args.jobs) as pool:
         for done in [pool.submit(task) for task in tasks]:
             done.result()
-    table(args)
 
 
-def table(args: argparse.Namespace) -> None:
-    """Mean and spread over seeds, as a table in Markdown."""
+def table(ways: Iterable[str]) -> str:
+    """Each seed and the mean, in Markdown."""
     groups: dict[tuple, list[Row]] = {}
     for row in known().values():
-        groups.setdefault((row["data"], row["labels"], row["minutes"], row["way"]), []).append(row)
-    print("| data | labels per class | minutes | way | top-1 of each seed | mean |\n|---|---|---|---|---|---|")
-    for (data, labels, minutes, way), rows in sorted(groups.items(), key=str):
-        top1 = [row["top1"] for row in sorted(rows, key=lambda row: row["seed"])]
-        print(f"| {data} | {labels} | {minutes:g} | {way} | {', '.join(map(str, top1))} | {np.mean(top1):.2f} |")
+        if row["way"] in ways:
+            groups.setdefault((row["data"], row["labels"], row["minutes"], row["way"]), []).append(row)
+    order = list(ways)
+    lines = [
+        "| data | labels per class | minutes | way | top-1 of each seed, % | mean | epochs of labels |",
+        "|---|---:|---:|---|---|---:|---|",
+    ]
+    for (data, labels, minutes, way), rows in sorted(
+        groups.items(), key=lambda cell: (*cell[0][:3], order.index(cell[0][3]))
+    ):
+        rows = sorted(rows, key=lambda row: row["seed"])
+        top1 = [row["top1"] for row in rows]
+        epochs = ", ".join(f"{row['epochs']:.0f}" for row in rows)
+        seeds = ", ".join(f"{value:.1f}" for value in top1)
+        lines.append(f"| {data} | {labels} | {minutes:g} | {way} | {seeds} | {np.mean(top1):.1f} | {epochs} |")
+    return "\n".join(lines)
+
+
+def write_tables(args: argparse.Namespace) -> None:
+    page = Path(__file__).parents[1] / "docs" / "pretraining.md"
+    fill("unlabelled", table([*WAYS, SELF_TRAINING]), page)
+    fill("shares", table(SHARES), page)
 
 
 def main() -> None:
@@ -156,7 +174,7 @@ def main() -> None:
         running.add_argument("--ways", nargs="+", choices=ways, default=ways)
         running.add_argument("--jobs", type=int, default=2)
         running.set_defaults(do=run)
-    commands.add_parser("table").set_defaults(do=table)
+    commands.add_parser("table", help="write the tables into docs/pretraining.md").set_defaults(do=write_tables)
     args = parser.parse_args()
     args.do(args)
 

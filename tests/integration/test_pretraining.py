@@ -158,7 +158,7 @@ def folders(tmp_path):
 
 def test_both_stages_resume_exactly_and_test_images_never_enter(folders):
     recipe = replace(LABELS, data=str(folders / "data"), unlabelled=str(folders / "loose"), fraction=1.0, batch_size=8)
-    said = Said()
+    recipe, said = replace(recipe, unlabelled_time=0.5), Said()
     whole = train(recipe, folders / "whole", settings=ONE_THREAD, callback=said)
     assert any("3 of the unlabelled images are also in the test split" in line for line in said.lines)
     assert whole.info["first_stage"]["images"] == 60
@@ -310,7 +310,7 @@ def test_both_stages_share_the_images_that_are_shown(folders, share, epochs):
     [
         (dict(unlabelled_method="dino"), "add unlabelled=IMAGES"),
         (dict(unlabelled_test=True), "nothing of that"),
-        (dict(unlabelled_time=0.25), "there is none"),
+        (dict(unlabelled_time=0.5), "there is none"),
     ],
 )
 def test_settings_of_a_first_stage_want_one(tmp_path, args, said):

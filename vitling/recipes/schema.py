@@ -101,7 +101,9 @@ class Recipe:
     ] = ()  # name patterns of parameters that stay as they are; "backbone" is all but the classifiers
     unlabelled: str = ""  # images to learn from first, without labels; the weights are then where this begins
     unlabelled_method: str = "masked_images"  # how: masked_images or dino
-    unlabelled_time: Annotated[float, Range(above=0, below=1)] = 0.5  # their share of a budget, or of the images shown
+    unlabelled_time: Annotated[float, Range(above=0, below=1)] = (
+        0.25  # their share of a budget, or of the images shown: docs/pretraining.md
+    )
     unlabelled_test: bool = False  # whether images that are tested on may be among them
     # from what
     data: str = "digits"

@@ -44,6 +44,8 @@ def train_first_stage(
     for line in stage_lines(stage):
         callback.log(line)
     share = f"{100 * recipe.unlabelled_time:.0f} % of the time"
+    if recipe.unlabelled_time == Recipe.unlabelled_time:
+        share += " (the best of three shares that were tried: docs/pretraining.md)"
     callback.log(
         f"first stage: {recipe.unlabelled_method} on {stage['images']:,} images without labels, {share}; then the labels"
     )
