@@ -56,6 +56,7 @@ class Checkpoint(CheckpointBefore, total=False):
     """What a checkpoint holds."""
 
     souped: Amount
+    best_part: Count
 
 
 def check_checkpoint(checkpoint: dict, run: Run) -> None:
