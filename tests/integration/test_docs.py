@@ -51,7 +51,7 @@ RESOLVED = {
     "vitling train photos --out runs/photos --more 30m": "half an hour; tests/integration/test_budget.py trains one further",
     "vitling train DATA init=runs/images --out runs/mine": "a run without labels; test_pretraining.py begins from one",
     "vitling train DATA --unlabelled IMAGES --budget 2h --out runs/both": "two hours; test_pretraining.py trains both stages",
-    "vitling train DATA --budget 1h --out runs/teacher": "an hour",
+    "vitling train DATA --folds 5 --budget 1h --out runs/teacher": "an hour",
     "vitling train DATA method=self_training method_args.teacher=runs/teacher method_args.unlabelled=IMAGES --budget 1h "
     "--out runs/student": "an hour; test_pretraining.py trains one",
     "vitling train cifar100": "a download",
