@@ -191,7 +191,9 @@ def test_a_study_through_submitit_resumes_a_run_whose_job_died(expected, tmp_pat
     run = tmp_path / "study" / "runs" / "long" / "fraction-1" / "seed-0"
 
     def kill_its_job():
-        """Its process, and the job around it."""
+        """Its process, and the job around it, once there is something to resume from."""
+        while not (run / "checkpoint" / "manifest.json").exists():
+            time.sleep(0.05)
         child = find_process(run)
         parent = int((Path("/proc") / str(child) / "stat").read_text().rsplit(")", 1)[1].split()[1])
         controller = int((Path("/proc") / str(parent) / "stat").read_text().rsplit(")", 1)[1].split()[1])
