@@ -115,7 +115,7 @@ def test_training_without_a_recipe_does_what_the_plan_says_and_resumes(photograp
 
 @pytest.mark.slow
 def test_a_planned_run_with_a_budget_keeps_its_plan_when_it_resumes(tmp_path):
-    command = ["train", "digits", "--budget", "12s", "--threads", "1", "--out", tmp_path / "run"]
+    command = ["train", "digits", "--budget", "20s", "--threads", "1", "--out", tmp_path / "run"]
     assert start(*command).returncode == 0
     before = load_run(tmp_path / "run").info["plan"]
     assert before["step_seconds"]
