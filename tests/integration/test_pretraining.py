@@ -145,15 +145,22 @@ def save_images(folder, images):
 
 @pytest.fixture
 def folders(tmp_path):
+    write_folders(tmp_path, channels=3)
+    return tmp_path
+
+
+def write_folders(tmp_path, channels):
     """Labelled images with a test split, and unlabelled ones, three of which are test images."""
     rng = np.random.default_rng(0)
-    draw = lambda count: rng.integers(0, 256, (count, 16, 16, 3), dtype=np.uint8)  # noqa: E731
+
+    def draw(count):
+        return rng.integers(0, 256, (count, 16, 16, channels), dtype=np.uint8)
+
     test = draw(6)
     for name, part in (("a", slice(0, 3)), ("b", slice(3, 6))):
         save_images(tmp_path / "data" / "train" / name, draw(20))
         save_images(tmp_path / "data" / "test" / name, test[part])
     save_images(tmp_path / "loose", [*draw(60), *test[:3]])
-    return tmp_path
 
 
 def test_both_stages_resume_exactly_and_test_images_never_enter(folders):
@@ -242,21 +249,15 @@ def test_a_first_stage_has_its_own_root_and_no_groups(folders):
 
 
 def test_images_with_transparency_are_left_out_too(tmp_path):
-    rng = np.random.default_rng(0)
-    draw = lambda count: rng.integers(0, 256, (count, 16, 16, 4), dtype=np.uint8)  # noqa: E731
-    test = draw(6)
-    for name, part in (("a", slice(0, 3)), ("b", slice(3, 6))):
-        save_images(tmp_path / "data" / "train" / name, draw(10))
-        save_images(tmp_path / "data" / "test" / name, test[part])
-    save_images(tmp_path / "loose", [*draw(16), *test])
+    write_folders(tmp_path, channels=4)
     own = dict(data=str(tmp_path / "data"), channels=4, unlabelled=str(tmp_path / "loose"))
     recipe = replace(LABELS, **own, fraction=1.0, batch_size=8, epochs=1)
-    assert train(recipe, tmp_path / "run", settings=ONE_THREAD).info["first_stage"]["left_out"]["test"] == 6
+    assert train(recipe, tmp_path / "run", settings=ONE_THREAD).info["first_stage"]["left_out"]["test"] == 3
     # Learnt from as colours, tested on with transparency.
     short = [*TINY[:2], "epochs=1", "batch_size=8"]
     colours = vitling.pretrain(tmp_path / "loose", tmp_path / "colours", short, settings=ONE_THREAD)
     recipe = replace(recipe, unlabelled="", init=str(colours.path), model_args=colours.recipe.model_args)
-    with pytest.raises(UserError, match="has learnt from 6 images"):
+    with pytest.raises(UserError, match="has learnt from 3 images"):
         vitling.train(recipe, tmp_path / "again", settings=ONE_THREAD)
 
 

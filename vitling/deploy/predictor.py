@@ -236,9 +236,8 @@ def _open_with_torch(source: "Run | str | os.PathLike", which: str, callback: Ca
 def _torch_logits(opened: "OpenedModel") -> Callable[[np.ndarray], np.ndarray]:
     import torch  # an exported file needs none
 
-    return lambda pixels: opened.logits(
-        torch.tensor(pixels)
-    ).numpy()  # copied: pixels of a picture cannot be written to
+    # Copied, because torch warns of arrays that cannot be written to, as those of pictures are.
+    return lambda pixels: opened.logits(torch.tensor(pixels)).numpy()
 
 
 def _thresholds(

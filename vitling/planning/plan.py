@@ -177,7 +177,7 @@ def _first_stage(recipe: Recipe, dataset: Dataset, reading: Reading) -> Choice:
     """What is learnt from before the labels; images that are not there are said now."""
     own = reading if takes_root(recipe.unlabelled) else replace(reading, root=None)
     opened = open_unlabelled(recipe, own, channels=dataset.channels, sampled=True)
-    count = sum(len(images) for images in opened.splits.values() if images.shards is None)
+    count = sum(map(len, opened.splits.values()))
     what = f"{recipe.unlabelled_method} on {count:,} images without labels, {100 * recipe.unlabelled_time:.0f} % of the time"
     return Choice(PRETRAINING, what, "as you asked; those that the data validates or tests on are left out")
 

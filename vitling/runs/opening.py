@@ -171,6 +171,8 @@ def run_behind(source: str | Path) -> Run | None:
     if as_url(text):
         return load_run(text)
     path = check_path(text).resolve()
+    if not path.exists():  # a published name, typed inside of a run
+        return None
     for place in (path, *path.parents[:3]):
         if (place / "run.json").exists():
             inside = path.relative_to(place).parts

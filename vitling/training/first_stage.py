@@ -113,7 +113,12 @@ def count_seen_tests(recipe: Recipe, data: TrainingData, reading: Reading, callb
     if "test" not in data.dataset.splits:
         return 0
     test, learnt = data.dataset.splits["test"], []
-    for run in _learners_behind(recipe.init):
+    try:
+        learners = list(_learners_behind(recipe.init))
+    except UserError as error:  # of a run on the way that is damaged or gone
+        learners = []
+        callback.log(f"whether init={recipe.init} has seen images that are tested on cannot be checked: {error}")
+    for run in learners:
         try:
             known = open_recipe_data(
                 run.recipe, reading if takes_root(run.recipe.data) else replace(reading, root=None)

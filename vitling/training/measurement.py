@@ -44,9 +44,8 @@ def try_a_step(setup: Setup, threads: int | None) -> None:
                 raise UserError(f"these settings cannot train: {str(error).strip().splitlines()[0]}") from error
             setup.optimizer.zero_grad()
             taken = time.perf_counter() - began
-            seconds[number] = min(
-                taken, seconds.get(number, taken)
-            )  # the first try warms up, and neighbours only slow down
+            # The first try warms up, and other programs only slow down: the best one counts.
+            seconds[number] = min(taken, seconds.get(number, taken))
     torch.set_num_threads(min(seconds, key=seconds.__getitem__))
 
 
