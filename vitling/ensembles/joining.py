@@ -42,7 +42,7 @@ def join(run: Run, members: Sequence[Run], *, wall_seconds: float, reading: Read
         **({} if first.kind == "classes" else {"labels": first.kind}),
         **{name: infos[0][name] for name in ("first_stage", "seen_tests") if name in infos[0]},
         preprocessing=seen,
-        data={**{name: data[name] for name in KEPT}, **counts},
+        data={**{name: data[name] for name in KEPT if name in data}, **counts},
         parameters=sum(p.numel() for p in model.parameters()),
         environment=environment(),
         precision=infos[0]["precision"],

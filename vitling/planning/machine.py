@@ -22,10 +22,8 @@ from vitling.training.random_state import callers_state_kept
 TIMED_STEPS = 3  # after one that warms up; one is enough where it is long
 LONG_STEP_SECONDS = 0.5
 REACHED = 0.3  # of a GPU's dense rate, by networks of this kind in training
-FILLED, HALF = (
-    0.9,
-    0.6,
-)  # of a GPU's memory, by a training step; of what float32 keeps, in half precision, where norms stay whole
+FILLED = 0.9  # of a GPU's memory, by a training step
+HALF = 0.6  # of what float32 keeps for the backward pass, in half precision: norms stay whole
 LEAST_STEP_SECONDS = 0.012  # of a GPU: so long it takes to start the kernels of a small network
 
 Candidate = tuple[
