@@ -102,7 +102,11 @@ def test_a_finished_run_is_trained_further_and_keeps_both_histories(tmp_path):
     assert {record["part"] for record in run.metrics()[len(records) :]} == {2}
     assert run.part_recipe(2).optim.lr == RECIPE.optim.lr / 2
     assert run.recipe == vitling.load_run(path).part_recipe(1)
-    assert vitling.train_more(path, 2.0, settings=Settings(threads=1)).info["more_seconds"] == [3.0, 2.0]
+    run = vitling.train_more(path, 2.0, settings=Settings(threads=1))
+    assert run.info["more_seconds"] == [3.0, 2.0]
+    assert run.part_recipe(3).optim.lr == RECIPE.optim.lr / 2
+    peak = max(record["lr"] for record in run.metrics() if record.get("part") == 3)
+    assert 0.1 * RECIPE.optim.lr < peak <= RECIPE.optim.lr / 2
 
 
 @pytest.mark.parametrize("step", [1, 25])

@@ -226,7 +226,7 @@ def open_loop(
         try_a_step(setup, settings.threads or run.info.get("environment", {}).get("threads"))
         if state.step:
             state.begin_part(run.part)
-            _lower_rate(setup)
+            _lower_rate(setup, MORE_LR * run.recipe.optim.lr / setup.recipe.optim.lr)  # of the first part, in every one
         state.course = Course.straight(setup.total_steps, start=state.step)
         if settings.budget_seconds:
             try:
@@ -263,13 +263,13 @@ def open_loop(
     return loop
 
 
-def _lower_rate(setup: Setup) -> None:
+def _lower_rate(setup: Setup, factor: float) -> None:
     """A trained network is not sent back to the start by the rate that it began with."""
     recipe = setup.recipe
-    setup.change_recipe(replace(recipe, optim=replace(recipe.optim, lr=MORE_LR * recipe.optim.lr)))
+    setup.change_recipe(replace(recipe, optim=replace(recipe.optim, lr=factor * recipe.optim.lr)))
     for group in setup.optimizer.param_groups:
         for name in ("lr", "initial_lr"):
-            group[name] = MORE_LR * group.get(name, group["lr"])
+            group[name] = factor * group.get(name, group["lr"])
 
 
 def _fit_to_budget(setup: Setup, state: State, settings: Settings, callback: Callback) -> Timekeeper:
