@@ -195,6 +195,18 @@ def test_another_model_gets_none_of_the_sizes_and_rates_meant_for_ours():
     assert chosen(a_dataset((100, 120)), "model=deit_tiny_patch16_224").img_size == (224, 224)
 
 
+def test_a_size_of_the_house_family_that_is_named_is_trained_as_its_own_recipe_says():
+    for size, model in zip(("nano", "tiny", "small"), (SIZES[0], SIZES[1], SIZES[3]), strict=True):
+        recipe, choices = choose(
+            data := a_dataset(), survey_data(data, brief=True), [f"model={model}"], machine=a_machine()
+        )
+        own = load_recipe(f"vitling/{size}")
+        assert (recipe.model, recipe.optim.name, recipe.ema_decay) == (model, own.optim.name, own.ema_decay)
+        assert {key: recipe.model_args[key] for key in own.model_args} == own.model_args
+        assert ("model", model, "as you asked") in {(choice.what, choice.value, choice.reason) for choice in choices}
+    assert chosen(a_dataset(), f"model={SIZES[3]}", "epochs=2").epochs == 2
+
+
 def test_another_model_gets_a_smaller_patch_where_its_own_is_too_large_for_the_images():
     assert chosen(a_dataset((28, 28)), "model=vit_tiny_patch16_224").model_args == {"patch_size": 4}
     assert chosen(a_dataset((100, 120)), "model=deit_tiny_patch16_224").model_args == {}

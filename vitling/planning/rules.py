@@ -115,12 +115,14 @@ def choose(
     validation = _validation(survey)
     images, held_out = _divided(dataset, validation, settings)
     epochs = _asked_epochs(settings) or _usual_epochs(images, machine.kind)
+    named = _rung_of(_with(settings, load_recipe(DEFAULT)).model) if "model" in asked else None
     if begun := pretrained_run(settings):
         base, choices = _model_of_run(begun, settings, asked)
-    elif "model" in asked:
+    elif "model" in asked and named is None:
         base, choices = _named_model(survey, settings, asked)
     else:
-        base, choices, views = _climb(survey, settings, asked, machine, epochs, images, budget_seconds)
+        ladder = (named,) if named else LADDER
+        base, choices, views = _climb(ladder, survey, settings, asked, machine, epochs, images, budget_seconds)
         epochs = _asked_epochs(settings) or (max(1, round(views / images)) if budget_seconds else epochs)
     size = as_size(_with(settings, base).img_size)
     assert size is not None  # both ways choose one
@@ -217,6 +219,7 @@ def _as_asked(choice: Choice, asked: set[str], recipe: Recipe) -> Choice:
 
 
 def _climb(
+    ladder: Sequence[Rung],
     survey: Survey,
     settings: Sequence[str],
     asked: set[str],
@@ -228,7 +231,7 @@ def _climb(
     """The largest size that is shown enough images in the time there is, its choices, and how many images that are."""
     taken: tuple[Recipe, list[Choice], float] | None = None
     macs_per_second = math.inf  # of the size before
-    for rung in LADDER:
+    for rung in ladder:
         base = load_recipe(rung.recipe)
         if "method" in asked:
             base = override(base, {"method_args": {}})
@@ -246,7 +249,7 @@ def _climb(
             rate = machine.images_per_second((recipe, model, (survey.channels, *size)))
             views, macs_per_second = rate * seconds, rate * macs
         by_images = machine.kind == "gpu" and not budget_seconds
-        if machine.kind == "cpu" and not budget_seconds and rung.photo_side > CPU_SIDE:
+        if taken and machine.kind == "cpu" and not budget_seconds and rung.photo_side > CPU_SIDE:
             break  # days, which nobody asked for
         if taken and (images < rung.least_images if by_images else views < rung.wanted_views(images)):
             break
@@ -269,6 +272,11 @@ def _sizes(
         size = whole_size(size, patch or largest_patch(min(size), rung.least_grid))
     patch = patch or whole_patch(size, rung.least_grid)
     return [_image_size(size, survey, kind), _patch_size(patch, size), *_stem(base, size)]
+
+
+def _rung_of(model: str) -> Rung | None:
+    """The rung whose recipe trains this model, where it is one of the house."""
+    return next((rung for rung in LADDER if load_recipe(rung.recipe).model == model), None)
 
 
 def _named_model(survey: Survey, settings: Sequence[str], asked: set[str]) -> tuple[Recipe, list[Choice]]:
@@ -312,8 +320,8 @@ def _model_of_run(run: Run, settings: Sequence[str], asked: set[str]) -> tuple[R
         raise UserError(
             f"model={min(named - {own.model})} cannot begin from {run.path}, whose model is {own.model}; leave model= out, or init=."
         )
-    rung = next((rung.recipe for rung in LADDER if load_recipe(rung.recipe).model == own.model), None)
-    base = load_recipe(rung or DEFAULT)
+    rung = _rung_of(own.model)
+    base = load_recipe(rung.recipe if rung else DEFAULT)
     if rung is None:  # rates meant for ours are wrong for it
         base = override(base, {"optim": to_dict(Recipe())["optim"], "batch_size": 64})
     if "method" in asked:
