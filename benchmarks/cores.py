@@ -1,6 +1,6 @@
 """Images per second of each size of the house family, on all cores against one, and the share of the machine's matmul rate.
 
-    python benchmarks/cores.py [--turns 5] [--sizes nano tiny small] [--precision bf16]
+    python benchmarks/cores.py [--turns 5] [--sizes nano tiny small] [--precision bf16] [--compile]
 
 A step is forward, backward and optimiser on a batch of random images of 32 pixels (medium and base: of photographs, 8 at a time). Thread counts take
 turns, so that both share the machine's noise. The matmul rate is that of a square product in the same precision with as many threads.
@@ -39,6 +39,9 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--sizes", nargs="+", choices=SIDE, default=list(SIDE))
     parser.add_argument("--precision", choices=("no", "bf16"), default="no")
+    parser.add_argument(
+        "--compile", action="store_true", help="by torch.compile; the first, uncounted step waits for it"
+    )
     args = parser.parse_args()
     cores = torch.get_num_threads()
     rates = {threads: matmul_rate(threads, args.precision) for threads in (1, cores)}
@@ -53,7 +56,8 @@ def main() -> None:
         for _ in range(args.turns):
             for threads, taken in seconds.items():
                 model = timm.create_model(recipe.model, num_classes=100, img_size=side, **recipe.model_args)
-                taken.append(measure_step((recipe, model, (3, side, side)), threads, args.precision))
+                stepped = torch.compile(model) if args.compile else model
+                taken.append(measure_step((recipe, stepped, (3, side, side)), threads, args.precision))
         macs, parameters = count_macs(model, (3, side, side)), sum(p.numel() for p in model.parameters())
         step = {threads: median(taken) for threads, taken in seconds.items()}
         share = {t: 6 * macs * recipe.batch_size / step[t] / rates[t] for t in step}
