@@ -31,6 +31,7 @@ RECIPE = Recipe(
     augment=Augment(crop="none", hflip=0.0),
     optim=Optim(name="muon", lr=0.01, warmup_epochs=1),
 )
+SHORT = replace(RECIPE, epochs=1, optim=Optim(name="muon", lr=0.01, warmup_epochs=0))
 ALONE = Settings(threads=1)
 
 
@@ -129,7 +130,58 @@ def test_a_single_network_learns_from_it(ensemble):
     assert distilled.recipe.method_args["teacher"] == str(ensemble.path.absolute())
     assert distilled.recipe.folds == 0
     assert "train_student_from_teacher" in distilled.metrics()[-1]
-    assert any("that number is too good" in note for note in distilled.info["data"]["notes"])
+    assert (distilled.path / "report.html").exists()
+
+
+def test_a_number_of_images_that_its_teacher_knows_is_said_to_be_too_good_wherever_it_is_shown(ensemble, tmp_path):
+    distilled, note = public.load_run(ensemble.path / "distilled"), "so their number is too good"
+    assert note in distilled.validation_note
+    assert note in (distilled.path / "report.html").read_text()
+    assert any(note in line for line in public.evaluate(distilled, split="val").notes)
+    assert not any(note in line for line in public.evaluate(distilled).notes)
+
+
+def test_another_seed_holds_out_images_that_a_teacher_knows_and_the_same_one_does_not(tmp_path):
+    teacher = public.train(SHORT, tmp_path / "teacher", settings=ALONE)
+    inside = public.export(teacher, "timm").path  # into the run itself
+    taught = replace(SHORT, method="distillation", method_args={"teacher": str(teacher.path)})
+    notes = {}
+    for name, recipe in {
+        "same": taught,
+        "other": replace(taught, seed=5),
+        "exported": replace(taught, seed=5, method_args={"teacher": str(inside)}),
+        "begun": replace(SHORT, seed=5, init=str(teacher.path)),
+    }.items():
+        notes[name] = public.train(recipe, tmp_path / name, settings=ALONE).validation_note
+    assert notes.pop("same") == ""
+    assert all("has learnt from the validation images" in note for note in notes.values())
+
+
+def test_folds_of_grades_are_distilled_without_what_distillation_does_not_know(tmp_path):
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (40, 8, 8), dtype=np.uint8)
+    np.savez(tmp_path / "grades.npz", train_images=pixels, train_labels=np.arange(40) % 3)
+    args = {"distance_weight": 0.5, "label_smoothing": 0.1}
+    data = str(tmp_path / "grades.npz")
+    recipe = replace(SHORT, data=data, labels="grades", batch_size=8, method_args=args)
+    public.train_folds(recipe, tmp_path / "run", 2, distill=True, settings=ALONE)
+    known = public.load_run(tmp_path / "run" / "distilled").recipe.method_args
+    assert known["label_smoothing"] == 0.1
+    assert "distance_weight" not in known
+
+
+def test_the_interval_of_grouped_images_is_over_the_groups(tmp_path):
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (60, 8, 8, 3), dtype=np.uint8)
+    for i, image in enumerate(pixels):
+        Image.fromarray(image).save(tmp_path / f"{i}.png")
+    rows = [f"{i}.png,{'ab'[i % 2]},patient {i // 6}" for i in range(60)]
+    (tmp_path / "list.csv").write_text("\n".join(["path,label,patient", *rows]))
+    command = ("train", tmp_path / "list.csv", "--folds", 2, "group=patient", "epochs=1", "--threads", 1)
+    out = " ".join(vitling(*command, "--out", tmp_path / "run").split())
+    low, high = json.loads((tmp_path / "run" / "evaluation-val.json").read_text())["top1_interval"]
+    assert f"(95 % interval over 10 groups {100 * low:.1f} to {100 * high:.1f} %)" in out
+    assert "of 5 groups" in (tmp_path / "run" / "report.html").read_text()
 
 
 def test_interrupted_it_resumes_and_is_the_same(ensemble, tmp_path):

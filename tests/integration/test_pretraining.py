@@ -95,6 +95,18 @@ def test_a_resumed_pretraining_repeats_the_uninterrupted_one(tmp_path, method, m
     assert what_is_left(tmp_path / "whole") == what_is_left(tmp_path / "parts")
 
 
+def test_pictures_are_drawn_while_it_learns(tmp_path):
+    """Every fifth validation, not only when it is over."""
+    drawn = []
+
+    class Looks(vitling.Callback):
+        def on_validation(self, record, timing):
+            drawn.append((tmp_path / "run" / "reconstructions.png").exists())
+
+    vitling.pretrain("digits", tmp_path / "run", [*TINY[1:], "epochs=6"], settings=ONE_THREAD, callback=Looks())
+    assert drawn == [False] * 4 + [True] * 2
+
+
 def test_a_run_without_labels_says_what_it_measured(pretrained):
     records = pretrained.metrics()
     assert [record["epoch"] for record in records] == [1, 2, 3, 4, 5]

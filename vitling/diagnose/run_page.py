@@ -192,13 +192,15 @@ def members_section(run: Run, members: Sequence[Run]) -> Section:
         info = member.info
         best, held = info["best"], info["data"]["val_images"]
         low, high = wilson_interval(round(best["val_top1"] * held), held)
+        # Images of one group are not independent: of a part's few groups no interval is worth much.
+        groups = info["data"].get("val_groups")
         rows.append(
             (
                 member.path.name,
                 info["epochs_trained"],
                 f"{held:,}",
                 percent(best["val_top1"]),
-                f"{100 * low:.1f} to {100 * high:.1f}",
+                f"of {groups:,} groups" if groups else f"{100 * low:.1f} to {100 * high:.1f}",
                 f"{info['wall_seconds']:.0f} s",
             )
         )

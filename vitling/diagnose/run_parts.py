@@ -132,7 +132,8 @@ def improvement_folder(run: Run) -> Path:
 
 def data_notes(run: Run) -> list:
     """What a reader of the numbers should know of the data, as it was said when the training began."""
-    return [Text(f"Note: {note}.") for note in run.info["data"].get("notes", [])]
+    notes = [*run.info["data"].get("notes", []), *([run.validation_note] if run.validation_note else [])]
+    return [Text(f"Note: {note}.") for note in notes]
 
 
 def beginning_facts(info: Mapping) -> dict[str, str]:

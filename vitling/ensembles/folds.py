@@ -16,7 +16,7 @@ from vitling.data.sources.dataset import Dataset
 from vitling.diagnose.paged import write_trained
 from vitling.ensembles.joining import join
 from vitling.errors import UserError
-from vitling.methods.distillation import taught_by
+from vitling.methods.distillation import AUTO, taught_by
 from vitling.recipes import Recipe, from_dict, to_dict
 from vitling.runs.asked import asked_ensemble, asked_for
 from vitling.runs.run import FOLD, Run
@@ -24,11 +24,11 @@ from vitling.training.beginning import train
 from vitling.training.budget import BudgetTooShort
 from vitling.training.knowledge import find_knowledge
 from vitling.training.settings import Settings
+from vitling.training.setup import check_settings
 from vitling.validation.values import show
 
 MOST = 100  # folds
 DISTILLED = "distilled"  # the folder of the single network
-FLATTERED = "its teachers have learnt from its validation images, so that number is too good; a test split compares it with others"
 JOINING_SHARE, JOINING_SECONDS = 0.05, 10.0  # of a budget, for what follows the folds; at most so long
 
 
@@ -51,6 +51,8 @@ def train_folds(
     """
     settings, callback = settings or Settings(), callback or Callback()
     _check(recipe, folds, settings)
+    if distill:
+        check_settings(taught_by(recipe, AUTO))  # now, not when all folds are trained; its teacher is not there yet
     run, recipe = Run(run_dir), from_dict(to_dict(recipe))
     asked = asked or asked_ensemble(asked_for(recipe, settings.budget_seconds), folds, distill)
     with run.locked():
@@ -72,7 +74,8 @@ def train_folds(
         if distill:
             _Folds(run, recipe, folds, distill, settings, dataset, callback).distill_joined()
     if settings.page:
-        write_trained(run, reading=settings.reading, callback=callback)
+        for written in (run, *([Run(run.path / DISTILLED)] if distill else [])):
+            write_trained(written, reading=settings.reading, callback=callback)
     return run
 
 
@@ -143,14 +146,15 @@ class _Folds:
         join(self.run, members, wall_seconds=seconds, reading=self.settings.reading, callback=self.callback)
 
     def distill_joined(self) -> None:
-        """One network of the same size that learns from the ensemble as well, and a word on what its validation is worth."""
-        self.callback.log("one network learns from the ensemble")
+        """One network of the same size that learns from the ensemble as well."""
+        others = (
+            ""
+            if self.recipe.method in ("supervised", "distillation")
+            else f"; method={self.recipe.method} is of the folds alone"
+        )
+        self.callback.log(f"one network learns from the labels and from the ensemble{others}")
         recipe = taught_by(self.recipe, str(self.run.path.absolute()))
-        distilled = self._train(_seen_as(recipe, self.run.preprocessing()), DISTILLED)
-        data = distilled.info["data"]
-        if FLATTERED not in data["notes"]:
-            self.callback.log(f"of the network that learnt from the ensemble: {FLATTERED}")
-            distilled.update(data={**data, "notes": [*data["notes"], FLATTERED]})
+        self._train(_seen_as(recipe, self.run.preprocessing()), DISTILLED)
 
     def _train(self, recipe: Recipe, folder: str, *, first: bool = False) -> Run:
         try:

@@ -92,6 +92,7 @@ def evaluate_and_keep(
         *([OF_SINGLE_NETWORKS] if point and run.members else []),
         *_changes(run, dataset, own),
         *run.plugin_changes("model", *(["data"] if own else [])),
+        *([run.validation_note] if own and split == "val" and run.validation_note else []),
     ]
     about: dict[str, Any] = dict(own=own, weights=which, img_size=size, tta=tta)
     measured: dict[str, Any] = dict(data=dataset.name, split=split, groups=predictions.groups)

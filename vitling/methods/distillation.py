@@ -7,6 +7,7 @@ head. Deviates: the soft loss is the formula's batch mean; DeiT's code divides b
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from inspect import signature
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -188,8 +189,9 @@ def teacher_recipe(recipe: Recipe) -> Recipe:
 
 
 def taught_by(recipe: Recipe, teacher: str) -> Recipe:
-    """The recipe with a finished teacher of its own size, such as an ensemble: half of the loss is to give its probabilities."""
-    mixing = recipe.method_args if recipe.method == "supervised" else {}
+    """The recipe with a finished teacher of its own size, such as an ensemble: half of the loss is to give its probabilities. Images are mixed as before."""
+    known = signature(MixingMethod.__init__).parameters
+    mixing = {key: value for key, value in recipe.method_args.items() if key in known}
     args = {**mixing, "kind": "soft", "teacher_weight": 0.5, "teacher": teacher}
     return replace(recipe, method="distillation", method_args=args)
 

@@ -24,7 +24,7 @@ from vitling.runs.device import default_device
 from vitling.runs.exported import ExportedModel, find_exported, open_exported
 from vitling.runs.metadata import ModelMetadata
 from vitling.runs.remote import as_url
-from vitling.runs.run import COMPANIONS, WEIGHTS, Run, check_weights, load_run
+from vitling.runs.run import Run, check_weights, load_run
 from vitling.runs.timm_folder import build_with, load_network, read_config, read_saved_metadata
 from vitling.validation.model_arguments import check_model_args
 
@@ -166,7 +166,7 @@ def find_kind(source: Source) -> tuple[str, Any]:  # a module, a Run, a Path or 
 
 
 def run_behind(source: str | Path) -> Run | None:
-    """The run that a source is or whose weights it names: RUN, RUN/best, a companion, a file in there. None where there is none."""
+    """The run that a source is or that it lies in: RUN, RUN/best, a companion, an export, a file in there. None where there is none."""
     text = str(source).removeprefix(LOCAL)
     if as_url(text):
         return load_run(text)
@@ -175,8 +175,7 @@ def run_behind(source: str | Path) -> Run | None:
         return None
     for place in (path, *path.parents[:3]):
         if (place / "run.json").exists():
-            inside = path.relative_to(place).parts
-            return Run(place) if not inside or inside[0] in (*WEIGHTS, COMPANIONS) else None
+            return Run(place)
     return None
 
 

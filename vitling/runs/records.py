@@ -28,6 +28,7 @@ class DataRecord(TypedDict, total=False):
     train_groups: Count
     val_groups: Count
     with_test: bool  # images of the test split are learnt from, without labels
+    val_known: str  # what it learnt from that had learnt from the validation images
 
 
 class BestRecord(TypedDict, total=False):

@@ -194,6 +194,15 @@ class Run:
         return self.unlabelled and self.info["data"].get("with_test", False)
 
     @property
+    def validation_note(self) -> str:
+        """What is to be said of its validation number, where what it learnt from knows those images; else nothing."""
+        known = self.info["data"].get("val_known")
+        reason = (
+            "has learnt from the validation images, so their number is too good; a test split compares it with others"
+        )
+        return f"{known} {reason}" if known else ""
+
+    @property
     def class_names(self) -> list[str]:
         if self.unlabelled:
             raise UserError(

@@ -34,6 +34,7 @@ from vitling.training.budget import (
 )
 from vitling.training.course import Course
 from vitling.training.first_stage import count_seen_tests, train_first_stage
+from vitling.training.knowledge import find_known_validation
 from vitling.training.loop import Loop
 from vitling.training.measurement import measure_speed, try_a_step
 from vitling.training.peers import end_training, lost_peer_explained
@@ -243,7 +244,10 @@ def open_loop(
     if accelerator.is_main_process:
         if checkpoint is None:
             run.cut_logs(dict.fromkeys([*run.sizes(), "budget.jsonl"], 0))
-            _describe(run, setup, asked, planned, seen_tests)
+            known = find_known_validation(recipe, data.dataset, callback)
+            _describe(run, setup, asked, planned, seen_tests, known)
+            if known:
+                callback.log(run.validation_note)
         else:
             run.cut_logs(checkpoint["logs"])
             run.update(status="running")
@@ -455,7 +459,7 @@ def _count_groups(data: TrainingData) -> dict[str, int]:
     return {f"{split}_groups": len(set(groups.tolist())) for split, groups in found.items() if groups is not None}
 
 
-def _describe(run: Run, setup: Setup, asked: dict, planned: dict | None, seen_tests: int) -> None:
+def _describe(run: Run, setup: Setup, asked: dict, planned: dict | None, seen_tests: int, val_known: str) -> None:
     """Write down what this run is, before its first step."""
     data = setup.data
     plugins = plugin_records()
@@ -482,6 +486,7 @@ def _describe(run: Run, setup: Setup, asked: dict, planned: dict | None, seen_te
             notes=data.dataset.notes,
             **_count_groups(data),
             **({"with_test": data.dataset.with_test} if setup.method.unlabelled else {}),
+            **({"val_known": val_known} if val_known else {}),
         ),
         parameters=sum(p.numel() for p in setup.model.parameters()),
         environment=environment(),

@@ -184,11 +184,13 @@ class Loop:
         others = {
             f"val_{name}_top1": measure(setup, network)["top1"] for name, network in setup.method.evaluated().items()
         }
-        of_neighbours = 0.0
-        if self._is_time_for_neighbours(epoch):
+        of_features = 0.0
+        if self._is_time_for_features(epoch):
             asked = time.monotonic()
-            others["val_neighbours_top1"] = self.neighbourhood.accuracy(model)
-            of_neighbours = time.monotonic() - asked
+            if self.neighbourhood.measurable:
+                others["val_neighbours_top1"] = self.neighbourhood.accuracy(model)
+            self._draw_pictures(model)
+            of_features = time.monotonic() - asked
         score = setup.method.target.score
         reached = {f"val_{key}": val[key] for key in (score.key, *score.beside) if key in val}
         record = {
@@ -218,7 +220,7 @@ class Loop:
             self._save_companions()
         taken = time.monotonic() - began
         if self.timekeeper:
-            self.timekeeper.on_validation(taken, of_neighbours, NEIGHBOURS_EVERY)
+            self.timekeeper.on_validation(taken, of_features, NEIGHBOURS_EVERY)
         timing = {
             "epoch": epoch + 1,
             "seconds": round(self._seconds(), 3),
@@ -233,18 +235,17 @@ class Loop:
         best = {score.best: state.best[0], "best_epoch": state.best_epoch} if reached else {}
         self.callback.on_validation({**record, **best}, timing)
 
-    def _is_time_for_neighbours(self, epoch: int) -> bool:
-        """Now and then, and at the end, where there are labels that were not learnt from."""
+    def _is_time_for_features(self, epoch: int) -> bool:
+        """Now and then, and at the end, it is shown what was learnt without labels."""
         due = (epoch + 1) // self.setup.recipe.validate_every % NEIGHBOURS_EVERY == 0
         due = due or self.state.step == self.state.course.end
-        return due and self.accelerator.is_main_process and self.neighbourhood.measurable
+        return due and self.accelerator.is_main_process and self.setup.method.unlabelled
 
-    def _draw_pictures(self) -> None:
-        """Show what was learnt without labels, while that which is not saved is still here."""
-        images = self.setup.data.images.values()
-        if not self.accelerator.is_main_process or any(split.shards is not None for split in images):
+    def _draw_pictures(self, model: nn.Module) -> None:
+        """What the method paints, or neighbours; of images that can be asked for again."""
+        if any(split.shards is not None for split in self.setup.data.images.values()):
             return
-        name, columns, rows = pictures(self.setup, self.neighbourhood, self.state.validated_model(self.setup))
+        name, columns, rows = pictures(self.setup, self.neighbourhood, model)
         self.run.save_picture(name, draw_sheet(columns, rows))
 
     def _hand_on(self) -> None:
@@ -261,8 +262,6 @@ class Loop:
     def _finish(self, stopped: str) -> None:
         state = self.state
         assert state.best is not None  # the last epoch is always validated
-        if self.setup.method.unlabelled:
-            self._draw_pictures()
         self._save_model("last", state.validated_model(self.setup))
         self.save_checkpoint()
         method = self.setup.method

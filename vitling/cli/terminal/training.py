@@ -18,8 +18,10 @@ from vitling.cli.terminal.watching import BARS, Watch
 from vitling.cli.terminal.words import count_classes, duration, percent, unlabelled_result
 from vitling.data.targets import Score, find_score
 from vitling.evaluation.intervals import wilson_interval
+from vitling.evaluation.metrics import Evaluation
 
 if TYPE_CHECKING:
+    from vitling.runs.records import DataRecord
     from vitling.runs.run import Run
 
 C = TypeVar("C", bound=Callback)
@@ -111,7 +113,7 @@ class Plain(Callback):
         has_test = "test" in info["data"].get("splits", ["test"])
         images = info["data"].get("val_images")
         if images and score.of_images:
-            self.log(_meaning(best["val_top1"], images, info["data"].get("val_groups"), has_test))
+            self.log(_meaning(best["val_top1"], images, info["data"], has_test))
         self.log(f"run directory: {run.path}")
         if has_test:
             self.log(f"next: vitling evaluate {run.path}    (the test set: look once)")
@@ -120,11 +122,12 @@ class Plain(Callback):
 
     def _end_of_folds(self, run: "Run", members: int) -> None:
         info = run.info
-        images, accuracy = info["data"]["val_images"], info["best"]["val_top1"]
-        low, high = wilson_interval(round(accuracy * images), images)
+        judged = Evaluation.read(run.path / "evaluation-val.json")
+        low, high = judged.top1_interval
+        over = f" over {judged.groups:,} groups" if judged.groups else ""
         self.log(
-            f"{members} networks in {duration(info['wall_seconds'])}. Out-of-fold accuracy {percent(accuracy)}: all {images:,} images, each "
-            f"by the one network that did not learn from it (95 % interval {100 * low:.1f} to {100 * high:.1f} %). Together they are usually a little better."
+            f"{members} networks in {duration(info['wall_seconds'])}. Out-of-fold accuracy {percent(judged.top1)}: all {judged.images:,} images, each by "
+            f"the one network that did not learn from it (95 % interval{over} {100 * low:.1f} to {100 * high:.1f} %). Together they are usually a little better."
         )
         self.log(f"run directory: {run.path}")
         if (run.path / "distilled").exists():
@@ -154,13 +157,18 @@ def _short(score: Score, value: float) -> str:
     return score.show(value) if score.of_images else f"{score.short} {score.show(value)}"
 
 
-def _meaning(accuracy: float, images: int, groups: int | None, has_test: bool) -> str:
+def _meaning(accuracy: float, images: int, data: "DataRecord", has_test: bool) -> str:
     correct = round(accuracy * images)
+    if known := data.get("val_known"):
+        return f"That is {correct:,} of {images:,} images that {known} has learnt from, so it is too good: " + (
+            "the test set decides." if has_test else "expect less on new images."
+        )
     low, high = wilson_interval(correct, images)
     # With groups the images are not independent: the interval over those stands on the page, and `evaluate` gives it.
-    known = f"of {groups:,} groups" if groups else f"95 % interval {100 * low:.0f} to {100 * high:.0f} %"
+    groups = data.get("val_groups")
+    spread = f"of {groups:,} groups" if groups else f"95 % interval {100 * low:.0f} to {100 * high:.0f} %"
     return (
-        f"That is {correct:,} of {images:,} images that it did not learn from ({known}). The epoch was chosen by "
+        f"That is {correct:,} of {images:,} images that it did not learn from ({spread}). The epoch was chosen by "
         + ("them: the test set decides." if has_test else "them: expect a little less on new images.")
     )
 
