@@ -315,7 +315,7 @@ def test_both_stages_share_the_images_that_are_shown(folders, share, epochs):
     recipe, said = replace(recipe, epochs=4, unlabelled_time=share), Said()
     run = train(recipe, folders / "run", settings=ONE_THREAD, callback=said)
     assert run.first_stage.recipe.epochs == epochs
-    assert any(f"{100 * share:.0f} % of the time" in line for line in said.lines)
+    assert any(f"{100 * share:.0f} % of the images that are shown" in line for line in said.lines)
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,10 @@ def test_the_commands_work_on_a_flat_folder_and_in_one_go(folders):
         *("train", folders / "data", "--unlabelled", folders / "loose", "model=resnet9_test", "unlabelled_method=dino"),
         *("epochs=1", "batch_size=8", "--out", folders / "both", "--threads", 1),
     )
-    assert "first stage: dino on 60 images without labels, 25 % of the time (the best of three shares" in out
+    trained = {part: json.loads((folders / "both" / part / "run.json").read_text()) for part in ("pretraining", ".")}
+    first = 60 * trained["pretraining"]["epochs_trained"]
+    shown = first + trained["."]["data"]["train_images"] * trained["."]["epochs_trained"]
+    assert f"first stage: dino on 60 images without labels, {100 * first / shown:.0f} % of the images that are" in out
     assert json.loads((folders / "both" / "run.json").read_text())["first_stage"]["left_out"]["test"] == 3
 
 

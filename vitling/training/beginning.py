@@ -447,7 +447,8 @@ def _preparation(
         own = settings.reading
         reading = own if takes_root(recipe.unlabelled) else replace(own, root=None)
         train_there = partial(train_first, reading=reading)
-        return train_first_stage(run, recipe, data, reading=reading, callback=callback, once=once, train=train_there)
+        how = dict(reading=reading, callback=callback, budgeted=bool(settings.budget_seconds), once=once)
+        return train_first_stage(run, recipe, data, train=train_there, **how)
 
     preparation = Preparation(recipe, data, run.path, callback, train_on_data, once, settings.reading)
     return preparation, first_stage

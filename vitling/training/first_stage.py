@@ -1,6 +1,6 @@
 """The first stage of a run with `unlabelled=`: which images may be learnt from, and the run that learns from them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +33,7 @@ def train_first_stage(
     *,
     reading: Reading,
     callback: Callback,
+    budgeted: bool,
     once: Callable,
     train: Callable[[Recipe, str, float], Run],
 ) -> Run:
@@ -43,13 +44,23 @@ def train_first_stage(
     stage = run.info["first_stage"]
     for line in stage_lines(stage):
         callback.log(line)
+    first = _stage_recipe(run, recipe, data)
+    callback.log(
+        f"first stage: {recipe.unlabelled_method} on {stage['images']:,} images without labels, {_share(recipe, first, data, stage, budgeted)}; "
+        "then the labels"
+    )
+    return train(first, FIRST_STAGE, recipe.unlabelled_time)
+
+
+def _share(recipe: Recipe, first: Recipe, data: TrainingData, stage: Mapping, budgeted: bool) -> str:
+    """What part of both stages the first one is: of a budget, or of the images that are shown in whole epochs."""
+    if not budgeted:
+        shown = first.epochs * stage["images"]
+        return f"{100 * shown / (shown + recipe.epochs * len(data.train)):.0f} % of the images that are shown in both"
     share = f"{100 * recipe.unlabelled_time:.0f} % of the time"
     if recipe.unlabelled_time == Recipe.unlabelled_time:
         share += " (the best of three shares that were tried: docs/pretraining.md)"
-    callback.log(
-        f"first stage: {recipe.unlabelled_method} on {stage['images']:,} images without labels, {share}; then the labels"
-    )
-    return train(_stage_recipe(run, recipe, data), FIRST_STAGE, recipe.unlabelled_time)
+    return share
 
 
 def open_unlabelled(recipe: Recipe, reading: Reading, *, channels: int, sampled: bool = False) -> Dataset:
