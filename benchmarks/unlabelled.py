@@ -142,8 +142,8 @@ def table(ways: Iterable[str]) -> str:
             groups.setdefault((row["data"], row["labels"], row["minutes"], row["way"]), []).append(row)
     order = list(ways)
     lines = [
-        "| data | labels per class | minutes | way | top-1 of each seed, % | mean | epochs of labels |",
-        "|---|---:|---:|---|---|---:|---|",
+        "| data | labels per class | minutes | way | top-1 of each seed, % | mean | epochs of labels | parameters, M |",
+        "|---|---:|---:|---|---|---:|---|---|",
     ]
     for (data, labels, minutes, way), rows in sorted(
         groups.items(), key=lambda cell: (*cell[0][:3], order.index(cell[0][3]))
@@ -152,7 +152,10 @@ def table(ways: Iterable[str]) -> str:
         top1 = [row["top1"] for row in rows]
         epochs = ", ".join(f"{row['epochs']:.0f}" for row in rows)
         seeds = ", ".join(f"{value:.1f}" for value in top1)
-        lines.append(f"| {data} | {labels} | {minutes:g} | {way} | {seeds} | {np.mean(top1):.1f} | {epochs} |")
+        sizes = ", ".join(f"{row['parameters'] / 1e6:.1f}" for row in rows)
+        lines.append(
+            f"| {data} | {labels} | {minutes:g} | {way} | {seeds} | {np.mean(top1):.1f} | {epochs} | {sizes} |"
+        )
     return "\n".join(lines)
 
 

@@ -227,6 +227,15 @@ def test_more_views_are_asked_about_where_the_recipe_or_the_command_says_so(view
     assert result.tta == (asked == "tta")
 
 
+def test_views_that_the_run_asks_about_by_itself_are_said_to_add_nothing(folder, tmp_path):
+    views = ["augment.crop=resized", "augment.hflip=0.5", "test_mirror=true", "test_crops=true"]
+    run = train(vitling.override(make_recipe(folder), views), tmp_path / "run", settings=ONE_THREAD)
+    alone, more = vitling.evaluate(run.path), vitling.evaluate(run.path, tta=True)
+    assert more.loss == alone.loss
+    assert [note for note in more.notes if "tta adds nothing" in note]
+    assert not [note for note in alone.notes if "tta" in note]
+
+
 def test_views_that_training_never_showed_are_not_asked_about(folder, tmp_path):
     recipe = vitling.override(make_recipe(folder), ["augment.crop=none", "augment.hflip=0", "train_size=16"])
     run = train(recipe, tmp_path / "run", settings=ONE_THREAD)

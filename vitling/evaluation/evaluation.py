@@ -35,6 +35,7 @@ OF_SINGLE_NETWORKS = (
     "the threshold was fitted on what single networks say of images that each held out; together they are less extreme, so expect more of the "
     "sensitivity or of the specificity than was asked for, and less of the other"
 )
+SAME_VIEWS = "tta adds nothing: the run asks about these views of an image by itself"
 AnyEvaluation = TypeVar("AnyEvaluation", Evaluation, SeveralEvaluation, NumbersEvaluation)
 
 
@@ -92,6 +93,7 @@ def evaluate_and_keep(
         *([OF_SINGLE_NETWORKS] if point and run.members else []),
         *_changes(run, dataset, own),
         *run.plugin_changes("model", *(["data"] if own else [])),
+        *([SAME_VIEWS] if tta and run.preprocessing().with_views(run.recipe.augment) == run.preprocessing() else []),
         *([run.validation_note] if own and split == "val" and run.validation_note else []),
     ]
     about: dict[str, Any] = dict(own=own, weights=which, img_size=size, tta=tta)

@@ -447,8 +447,16 @@ def _preparation(
         own = settings.reading
         reading = own if takes_root(recipe.unlabelled) else replace(own, root=None)
         train_there = partial(train_first, reading=reading)
-        how = dict(reading=reading, callback=callback, budgeted=bool(settings.budget_seconds), once=once)
-        return train_first_stage(run, recipe, data, train=train_there, **how)
+        return train_first_stage(
+            run,
+            recipe,
+            data,
+            reading=reading,
+            callback=callback,
+            budgeted=bool(settings.budget_seconds),
+            once=once,
+            train=train_there,
+        )
 
     preparation = Preparation(recipe, data, run.path, callback, train_on_data, once, settings.reading)
     return preparation, first_stage
