@@ -22,6 +22,8 @@ from vitling.deploy.export import export
 from vitling.deploy.prediction import predict
 from vitling.diagnose.paged import evaluate
 from vitling.errors import UserError
+from vitling.evaluation.evaluation import keep_evaluation
+from vitling.evaluation.metrics import measure
 from vitling.recipes import Recipe
 from vitling.runs.metadata import ModelMetadata
 from vitling.runs.run import Run
@@ -194,6 +196,49 @@ def test_the_card_has_the_number_of_the_epoch_whose_weights_these_are(tmp_path):
     assert f"| validation | 12 | {100 * chosen['val_top1']:.2f} % |" in card
 
 
+def keep_out_of_fold(run, groups=None):
+    """What joining leaves in the run of an ensemble; the logits are of nothing."""
+    logits, labels = torch.randn(60, 2, generator=torch.Generator().manual_seed(0)), torch.arange(60) % 2
+    held_out = measure(logits, labels, run.class_names, data="secret", split="val", groups=groups)
+    run.update(members=3, data={**run.info["data"], "train_images": 60, "val_images": 60})
+    (run.path / "metrics.jsonl").unlink(missing_ok=True)
+    keep_evaluation(run, held_out)
+    return held_out
+
+
+@pytest.mark.parametrize("groups", [None, np.arange(60) // 5])
+@pytest.mark.parametrize("to", ["timm", "hf"])
+def test_the_card_of_an_ensemble_has_its_out_of_fold_number(tmp_path, to, groups):
+    run = make_run(tmp_path)
+    held_out = keep_out_of_fold(run, groups)
+    card = (export(run, to).path / "README.md").read_text()
+    low, high = held_out.top1_interval
+    over = "" if groups is None else ", over 12 groups"
+    assert f"| out of fold | 60 | {100 * held_out.top1:.2f} % | {100 * low:.1f} to {100 * high:.1f}{over} |" in card
+    assert "each image by the one network that did not learn from it" in card
+    assert "no test number is known" in card
+    assert "The weights were chosen by the validation number" not in card
+
+
+def test_the_card_says_why_a_validation_number_is_too_good_and_names_no_file_or_patient(tmp_path):
+    run = make_run(tmp_path)
+    data, teacher = run.info["data"], tmp_path / "ensemble"
+    notes = [
+        "1,204 images are in both train and val, the first: ward/anna.png",
+        "3 groups are in both train and val of the data itself (9 images of val), the first: anna; numbers of val are too good",
+        f"the val split is {tmp_path}/val.csv",
+    ]
+    run.update(data={**data, "notes": notes, "val_known": f"method_args.teacher={teacher}"})
+    card = (export(run, "timm", tmp_path / "a").path / "README.md").read_text()
+    assert "Of the validation number: 1,204 images are in both train and val, so that number is too good." in card
+    assert "Of the validation number: 3 groups are in both train and val, so that number is too good." in card
+    assert r"method\_args.teacher=ensemble has learnt from the validation images" in card
+    assert "anna" not in card
+    assert str(tmp_path) not in card
+    run.update(data=data)
+    assert "Of the validation number" not in (export(run, "timm", tmp_path / "b").path / "README.md").read_text()
+
+
 def test_names_in_the_card_are_text_whatever_they_are_made_of(tmp_path):
     run = make_run(tmp_path)
     names = [
@@ -262,6 +307,17 @@ def test_a_run_whose_data_is_gone_is_compared_on_noise_and_says_so(tmp_path):
 
 
 # What is refused
+
+
+@pytest.mark.parametrize("to", ["onnx", "onnx-int8", "hf"])
+def test_a_run_without_labels_is_refused_before_anything_is_fitted(tmp_path, to):
+    run = make_run(tmp_path)
+    config = {**TINY, "num_classes": 0}
+    run.update(unlabelled=True, class_names=[])
+    run.save_model("best", timm.create_model("vit_tiny_patch16_224", **config), None, TINY)
+    before = sorted(path.name for path in run.path.iterdir())
+    assert "was trained without labels" in message(export, run, to)
+    assert sorted(path.name for path in run.path.iterdir()) == before
 
 
 def test_wrong_wishes_are_refused_before_any_work(run, tmp_path):

@@ -11,7 +11,10 @@ from tiny_run import TINY, images_of, make_tiny_run
 
 import vitling
 from vitling.deploy.export import _compare_classes, export
+from vitling.ensembles.joining import ensemble_recipe
 from vitling.errors import UserError
+from vitling.models import build_model
+from vitling.runs.onnx_model import OnnxModel
 
 onnx = pytest.importorskip("onnx", reason='needs pip install "vitling[export]"')
 
@@ -52,6 +55,47 @@ def test_the_weights_of_linear_layers_are_int8_and_predictions_stay_near(run, in
     found = vitling.Predictor(int8.path).probabilities(images_of(run))
     np.testing.assert_allclose(found, vitling.Predictor(run).probabilities(images_of(run)), atol=0.05)
     assert str(run.path.parent).encode() not in int8.path.read_bytes()
+
+
+def make_tiny_ensemble(root, **how):
+    """A run as the folds of a training leave it, of two networks that were never trained."""
+    run = make_tiny_run(root, **how)
+    own = {name: value for name, value in TINY.items() if name != "img_size"}  # which the ensemble says for its members
+    recipe = ensemble_recipe(replace(run.recipe, model_args=own), 2)
+    torch.manual_seed(1)
+    model = build_model(recipe.model, num_classes=2, in_chans=3, img_size=(8, 8), **recipe.model_args)
+    for network in model.members:
+        torch.nn.init.normal_(network.head.weight)
+    run.save_recipe(recipe)
+    run.save_model("best", model, run.class_names, {**recipe.model_args, "in_chans": 3, "img_size": [8, 8]})
+    return run
+
+
+@pytest.mark.parametrize(
+    ("make", "views"),
+    [
+        (make_tiny_run, dict(test_mirror=True)),
+        (make_tiny_run, dict(test_shifts=True)),
+        (make_tiny_run, dict(test_mirror=True, test_crops=True)),
+        (make_tiny_ensemble, dict(test_mirror=True, test_shifts=True)),
+    ],
+    ids=["mirror", "shifts", "mirror-crops", "ensemble"],
+)
+def test_int8_asks_about_the_views_that_the_run_asks_about_and_holds_each_weight_once(make, views, tmp_path):
+    run = make(tmp_path, **views)
+    exported = export(run, "onnx-int8")
+    kinds = [tensor.data_type for tensor in onnx.load(exported.path).graph.initializer]
+    # The same four matrices of a block, and the head, however many views there are.
+    matrices = 5 * (2 if make is make_tiny_ensemble else 1)
+    assert sum(kind == onnx.TensorProto.INT8 for kind in kinds) == 2 * matrices  # each with its zero point
+    pixels, model, seen = pixels_of(run), run.load_model(), run.preprocessing()
+    images = seen.normalize(torch.from_numpy(pixels))
+    with torch.inference_mode():
+        expected, one_view = seen.score(model, images), model(images)
+    for count in (1, 7, len(pixels)):
+        found = torch.from_numpy(OnnxModel(exported.path)(pixels[:count]))
+        error = (found - expected[:count]).square().mean()
+        assert error < 0.1 * (one_view - expected)[:count].square().mean()
 
 
 def test_a_model_that_rounding_made_worse_is_refused_by_its_accuracy_or_without_labels_by_its_classes(int8):

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -103,6 +103,8 @@ def export(
     out = Path(out) if out else run.path / target.default_name
     target.check_out(out)
     model = run.load_model(which)
+    # A run without labels is refused here, before anything is fitted and kept in it.
+    metadata = ModelMetadata.of_run(run, input="normalized" if raw_input else "pixels")
     notes = [] if run.finished else [f"the training is not finished: {unfinished(run)}"]
     pixels, labels, checked_on = _images_to_check(
         run, reading or Reading(), notes, CHECKED_IMAGES if target.exact else MEASURED_IMAGES
@@ -110,9 +112,7 @@ def export(
     calibration = _calibration(run, which, reading, notes, callback)
     temperature = calibration.temperature if calibration else None
     thresholds = _thresholds(run, which, reading, notes, callback) if run.kind == "several" else None
-    metadata = ModelMetadata.of_run(
-        run, temperature, input="normalized" if raw_input else "pixels", thresholds=thresholds
-    )
+    metadata = replace(metadata, temperature=temperature, thresholds=thresholds)
     with torch.inference_mode():
         seen = metadata.preprocessing
         expected = torch.cat([seen.score(model, seen.normalize(part)) for part in pixels.split(CHECKED_IMAGES)])

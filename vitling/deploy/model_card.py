@@ -38,6 +38,11 @@ VIEWS = (
     "one pass through the network alone is a little less accurate."
 )
 
+OUT_OF_FOLD = (
+    "\nOut of fold: each image by the one network that did not learn from it. The networks together, which these weights are, are usually "
+    "a little better."
+)
+SHARED = re.compile(r"[\d,]+ (images|groups) are in both train and val\b")  # in a note of the data
 
 # What a prediction calls what it found, and what there is a logit for.
 ANSWERS: dict[Kind, tuple[str, str]] = {
@@ -149,22 +154,33 @@ def _trust(run: Run, which: str, tested: bool) -> list[str]:
         else "\nThe test split was not looked at, or there is none: no test number is known.",
         *(
             ["The weights were chosen by the validation number, so expect a little less on new images."]
-            if which == "best"
+            if which == "best" and not run.members
             else []
         ),
     ]
 
 
+def _validation_notes(run: Run) -> list[str]:
+    """Why the validation number is too good, where training noted that. Other notes may name files and patients, and stay out."""
+    noted = run.info.get("data", {}).get("notes", [])
+    notes = [f"{shared[0]}, so that number is too good" for shared in map(SHARED.search, noted) if shared]
+    if run.validation_note:
+        _, _, source = run.info["data"]["val_known"].partition("=")
+        notes.append(run.validation_note.replace(source, _shorten(source)))
+    return [f"\nOf the validation number: {_plain(note)}." for note in notes]
+
+
 def _results_in_words(run: Run, which: str, test: SeveralEvaluation | NumbersEvaluation | None) -> str:
     record, images = validation_record(run, which), run.info.get("data", {}).get("val_images")
-    rows = []
+    rows, notes = [], []
     if record and images:
         rows.append(
             f"- validation, {run.score.name}: {run.score.show(record[run.score.recorded])} on {images:,} images"
         )
+        notes = _validation_notes(run)
     if test:
         rows += [f"- test, {_plain(name)}: {value}" for name, value in test.facts().items()]
-    return "\n".join([*rows, *_trust(run, which, bool(test))])
+    return "\n".join([*rows, *notes, *_trust(run, which, bool(test))])
 
 
 def _per_label(test: SeveralEvaluation) -> str:
@@ -326,21 +342,37 @@ def _results(run: Run, which: str, test: dict | None) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     record, images = validation_record(run, which), run.info.get("data", {}).get("val_images")
-    if record and images:
+    notes: list[str] = []
+    if held_out := _held_out(run):
+        over = f", over {held_out['groups']:,} groups" if held_out["groups"] else ""
+        rows.append(_row("out of fold", held_out, over))
+        notes = [OUT_OF_FOLD, *_validation_notes(run)]
+    elif record and images:
         low, high = wilson_interval(round(record["val_top1"] * images), images)
         groups = run.info["data"].get(
             "val_groups"
         )  # images of one are not independent, which that interval takes them for
         between = f"({groups:,} groups)" if groups else _between(low, high)
         rows.append(f"| validation | {images:,} | {_percent(record['val_top1'])} | {between} | | | |")
+        notes = _validation_notes(run)
     if test:
-        rows.append(
-            f"| test | {test['images']:,} | {_percent(test['top1'])} | {_between(*test['top1_interval'])} "
-            f"| {_percent(test['top5'])} | {test['macro_f1']:.4f} | {test['ece']:.4f} |"
-        )
+        rows.append(_row("test", test))
         facts = [f"- {_plain(name)}: {value}" for name, value in Evaluation(**test).agreement_facts().items()]
         rows += ["", *facts] if facts else []
-    return "\n".join([*rows, *_trust(run, which, bool(test))])
+    return "\n".join([*rows, *notes, *_trust(run, which, bool(test))])
+
+
+def _held_out(run: Run) -> dict | None:
+    """Of an ensemble, what its networks said of the images that each held out; it has no validation of its own."""
+    path = run.path / "evaluation-val.json"
+    return vars(Evaluation.read(path)) if run.members and path.exists() else None
+
+
+def _row(split: str, measured: dict, over: str = "") -> str:
+    return (
+        f"| {split} | {measured['images']:,} | {_percent(measured['top1'])} | {_between(*measured['top1_interval'])}{over} "
+        f"| {_percent(measured['top5'])} | {measured['macro_f1']:.4f} | {measured['ece']:.4f} |"
+    )
 
 
 def _per_class(test: dict) -> str:

@@ -48,14 +48,34 @@ class Int8OnnxFile(OnnxFile):
     exact = False
 
     def translate(self, export: Export) -> bytes:
-        return to_int8(super().translate(export))
+        return to_int8(to_onnx(export.model, export.metadata, AllViews))
 
 
-def to_onnx(model: nn.Module, metadata: ModelMetadata) -> bytes:
+class AllViews(Deployed):
+    """The same with all views of all images in one batch, so that the graph has the network, and each weight, once.
+
+    Of a network that stands in it once per view, onnxruntime's quantizer transposes the head again for each view (it takes every weight
+    to be used by one node), and torch leaves the other weights as outputs of nodes, which the quantizer passes over.
+    """
+
+    def score(self, image: Tensor) -> Tensor:
+        views: list[Tensor] = []
+
+        def collect(view: Tensor) -> Tensor:
+            views.append(view)
+            return view
+
+        self.metadata.preprocessing.score(collect, image)  # which asks about each view; the mean of them is not used
+        if len(views) == 1:
+            return self.model(image)
+        return self.model(torch.cat(views)).unflatten(0, (len(views), -1)).mean(dim=0)
+
+
+def to_onnx(model: nn.Module, metadata: ModelMetadata, deployed: type[Deployed] = Deployed) -> bytes:
     """The content of an ONNX file."""
     with quiet():
         program = torch.onnx.export(
-            Deployed(model, metadata).eval(),
+            deployed(model, metadata).eval(),
             (example_input(metadata),),
             input_names=["image"],
             output_names=["logits", "probabilities"],

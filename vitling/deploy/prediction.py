@@ -95,9 +95,11 @@ def predict(
     uint16. What has no path is called images[0] and so on.
 
     Three classes are given unless `top` says how many; of a model of several labels per image, every label, and those that the image has.
-    The model is whatever `open_model` opens and names its classes: a run, or what was exported from one. Probabilities are calibrated
-    (with `tta`, of corners and mirror images as well) by the temperature that fits the run's validation images (`reading` says where those lie). `attention` is a new folder for pictures of where the model
-    looked. An image that cannot be read is an error; with `skip_bad_images` its prediction says why there is none.
+    The model is whatever `open_model` opens and names its classes: a run, or what was exported from one. With `tta`, the
+    model is asked about every view of an image that its training fits as well: its mirror image where that mirrored, its corners where that
+    cut resized crops, and the image moved where that moved padded crops; of a model whose training is not known, mirror images and corners.
+    Probabilities are calibrated by the temperature that fits the run's validation images (`reading` says where those lie). `attention` is a
+    new folder for pictures of where the model looked. An image that cannot be read is an error; with `skip_bad_images` its prediction says why there is none.
     """
     predictor = Predictor(model, which=which, tta=tta, calibrated=calibrated, reading=reading, callback=callback)
     predictor.check_top(top)

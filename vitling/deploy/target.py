@@ -65,7 +65,7 @@ class Target(ABC):
 
 
 class Deployed(nn.Module):
-    """A model with what surrounds it in a file: normalisation before it, its mirror image, temperature and softmax, or sigmoids of several labels, behind it."""
+    """A model with what surrounds it in a file: normalisation and other views of the image before it; their mean, temperature and softmax, or sigmoids of several labels, behind it."""
 
     def __init__(self, model: nn.Module, metadata: ModelMetadata):
         super().__init__()
@@ -74,10 +74,14 @@ class Deployed(nn.Module):
     def forward(self, image: Tensor) -> tuple[Tensor, Tensor]:
         if self.metadata.input == "pixels":
             image = self.metadata.preprocessing.normalize(image)
-        logits = self.metadata.preprocessing.score(self.model, image)
+        logits = self.score(image)
         if self.metadata.labels == "several":
             return logits, (logits / (self.metadata.temperature or 1.0)).sigmoid()
         return logits, (logits / (self.metadata.temperature or 1.0)).softmax(dim=1)
+
+    def score(self, image: Tensor) -> Tensor:
+        """Logits of normalised images, the mean over their views."""
+        return self.metadata.preprocessing.score(self.model, image)
 
 
 def example_input(metadata: ModelMetadata) -> Tensor:

@@ -18,7 +18,6 @@ from vitling.cli.terminal.watching import BARS, Watch
 from vitling.cli.terminal.words import count_classes, duration, percent, unlabelled_result
 from vitling.data.targets import Score, find_score
 from vitling.evaluation.intervals import wilson_interval
-from vitling.evaluation.metrics import Evaluation
 
 if TYPE_CHECKING:
     from vitling.runs.records import DataRecord
@@ -121,6 +120,8 @@ class Plain(Callback):
             self.log(f"next: vitling evaluate {run.path} --split val    (every number; the data has no test set)")
 
     def _end_of_folds(self, run: "Run", members: int) -> None:
+        from vitling.evaluation.metrics import Evaluation  # brings torch, which a completion must not wait for
+
         info = run.info
         judged = Evaluation.read(run.path / "evaluation-val.json")
         low, high = judged.top1_interval
