@@ -491,6 +491,9 @@ COUNTERS = {
     "dates": [f"2020-01-{d:02d}_{i}.png" for d in range(1, 9) for i in range(5)],
     "plants": [f"{i * 2654435761 % 2**32:08x}-d81a___FREC_Scab {3000 + i}.JPG" for i in range(40)],
     "words": [f"a photo of a cat {i}.png" for i in range(40)],
+    "screenshots": [f"Screenshot_2021-03-04-{10 + i % 8}-{i % 60:02d}-{7 * i % 60:02d}.png" for i in range(40)],
+    "pairs": [f"image_{i:04d}_{3 * i:04d}.png" for i in range(40)],
+    "rendered": [f"DSC_{i:04d}_{i % 7:03d}_{i % 5:03d}.JPG" for i in range(40)],
     "one pair": [f"image_{i:04d}.jpg" for i in range(40)] + ["scan12_1.png", "scan12_2.png"],
 }
 
@@ -538,6 +541,77 @@ def test_what_a_name_has_before_its_last_counter():
         "10x_3.png",
     ):
         assert name_prefix(plain) is None, plain
+
+
+TILES = {
+    "TCGA": ([f"TCGA-A1-A0S{p}-x{x}-y{y}.png" for p in "BCDEFG" for x in range(3) for y in range(3)], 2),
+    "TCGA, sparse": ([f"TCGA-A{p}-A0SB-x{13 * p + i}-y{7 * i}.png" for p in range(6) for i in range(6)], 2),
+    "rows and columns": ([f"slide{p}_{x:04d}_{y:04d}.png" for p in range(6) for x in range(3) for y in range(3)], 2),
+    "rows and columns, sparse": ([f"slide{p}_{97 * i:04d}_{31 * i:04d}.png" for p in range(6) for i in range(6)], 2),
+    "short numbers": ([f"slide{p}_{x}_{y}.png" for p in range(6) for x in range(3) for y in range(3)], 2),
+    "words apart": ([f"slide_{p}_x_{x}_y_{y}.png" for p in range(6) for x in range(3) for y in range(3)], 4),
+    "tile and place": ([f"P{p}_tile{i}_r{i}_c{i % 3}.png" for p in range(6) for i in range(6)], 3),
+    "place in one": ([f"P{p}_x{i}y{i % 3}.png" for p in range(6) for i in range(6)], 1),
+    "magnifications": ([f"SOB-{p}AB-{m}-{i:03d}.png" for p in range(6) for m in (40, 100) for i in range(3)], 2),
+}
+
+
+@pytest.mark.parametrize("kind", TILES)
+def test_tiles_are_grouped_by_what_they_are_cut_from(tmp_path, kind):
+    names, parts = TILES[kind]
+    notes = [note for note in open_dataset(named(tmp_path, names)).notes if "file names look as if" in note]
+    assert len(notes) == 1
+    group = notes[0].partition("group='")[2].rpartition("'")[0]
+    assert group == "regex:^(.+)[-_ ]" + (parts - 1) * ".*[-_ ]"
+    assert len(groups_of(open_dataset(tmp_path, group=group).splits["train"])) == 6
+
+
+def test_a_patient_is_not_taken_for_a_place_where_too_few_groups_would_be_left(tmp_path):
+    names = [f"site_{s}_{p:03d}_{i:03d}.png" for s in (1, 2) for p in range(6) for i in range(4)]
+    notes = open_dataset(named(tmp_path, names)).notes
+    assert any(note.endswith("group='regex:^(.+)[-_ ]'") for note in notes)
+
+
+@pytest.mark.parametrize("folder", ["patient{}", "{:03d}", "Case-{}/scan"])
+@pytest.mark.parametrize("split", ["", "train/"])
+def test_folders_inside_class_folders_that_look_like_groups_are_said(tmp_path, folder, split):
+    for label in "ab":
+        for patient in range(5):
+            for i in range(3):
+                save(tmp_path / split / label / folder.format(patient) / f"{i}.png", 20 * patient + i)
+    notes = [note for note in open_dataset(tmp_path).notes if note.startswith("folders look as if")]
+    assert len(notes) == 1
+    assert f"3 of one class are in {split}b/{folder.format(4)}" in notes[0]
+    save(tmp_path / split / "a" / "loose.png")  # which is a group of its own
+    group = notes[0].partition("group='")[2].rpartition("'")[0]
+    grouped = open_dataset(tmp_path, group=group)
+    expected = {folder.format(patient).partition("/")[0] for patient in range(5)}
+    assert groups_of(grouped.splits["train"]) == expected | {"loose.png"}
+    assert not any("look as if" in note for note in grouped.notes)
+
+
+@pytest.mark.parametrize(
+    "folders",
+    [
+        ["monday", "tuesday", "wednesday", "thursday"],
+        ["batch_1", "batch_2", "batch_3", "batch_4"],
+        ["2020-01-03", "2020-01-04", "2020-02-03", "2020-03-03"],
+        ["n02085620", "n02085782", "n02085936", "n02086079"],
+        [f"{i * 37 % 256:02x}" for i in range(40)],
+        ["scan1", "scan2"],
+    ],
+)
+def test_other_folders_inside_class_folders_are_no_groups(tmp_path, folders):
+    assert not [
+        n for n in open_dataset(tree(tmp_path, *(f"{c}/{f}" for c in "ab" for f in folders))).notes if "look" in n
+    ]
+
+
+def test_folders_of_a_list_whose_labels_are_no_folders_are_no_groups(tmp_path):
+    rows = [[f"images_{k:03d}/{i}.png", "ab"[i % 2]] for k in range(6) for i in range(4)]
+    for path, _ in rows:
+        save(tmp_path / path)
+    assert open_dataset(listed(tmp_path, rows, columns=("path", "label"))).notes == []
 
 
 def test_images_without_file_names_suggest_nothing():

@@ -341,3 +341,39 @@ def test_shared_images_are_found_by_what_they_hold(tmp_path):
     assert find_shared(mine, [theirs]).tolist() == [2]
     pixels = ArrayImages(np.stack([mine.read(1)]), [0])
     assert find_shared(mine, [pixels]).tolist() == [1]  # a file and an array: by their pixels
+
+
+@pytest.mark.parametrize("setting", ["test_mirror", "test_crops", "test_shifts"])
+def test_settings_of_predictions_are_refused(setting):
+    recipe = override(pretraining_recipe(Recipe(), "masked_images", channels=3), {setting: True})
+    with pytest.raises(UserError, match=f"learns without labels and does not go with {setting}"):
+        check_settings(recipe)
+    check_settings(pretraining_recipe(Recipe(**{setting: True}), "masked_images", channels=3))  # a first stage
+
+
+def test_labels_that_nobody_reads_are_refused_and_those_that_say_how_to_read_are_not(tmp_path):
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (30, 8, 8), dtype=np.uint8)
+    np.savez(tmp_path / "marks.npz", train_images=images, train_labels=rng.integers(0, 2, (30, 3)))
+    np.savez(tmp_path / "floats.npz", train_images=images, train_labels=rng.random(30))
+    save_images(tmp_path / "flat", 4)
+    (tmp_path / "list.txt").write_text("flat/0.png\nflat/2.png\n")
+    (tmp_path / "table.csv").write_text("path,label\nflat/0.png,a;b\nflat/1.png,\nflat/2.png,b\n")
+    stage = pretraining_recipe(Recipe(), "masked_images", channels=3)
+    for name in ("marks.npz", "floats.npz", "flat", "list.txt"):
+        data = f"unlabelled:{tmp_path / name}"
+        assert len(open_dataset(data).splits["train"]) >= 2  # without labels=
+        check_settings(override(stage, {"data": data}))
+        for labels in ("several", "numbers", "classes"):
+            with pytest.raises(
+                UserError, match=f"reads none from .*{name}, so labels={labels} would be ignored"
+            ) as caught:
+                check_settings(override(stage, {"data": data, "labels": labels}))
+            assert "\n" not in str(caught.value)
+    with pytest.raises(UserError, match="does not go with labels=grades"):
+        check_settings(override(stage, {"labels": "grades"}))
+    table = f"unlabelled:{tmp_path / 'table.csv'}"
+    with pytest.raises(UserError, match="set labels=several"):
+        open_dataset(table)
+    assert len(open_dataset(table, labels="several").splits["train"]) == 3
+    check_settings(override(stage, {"data": table, "labels": "several"}))

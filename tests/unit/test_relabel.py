@@ -2,6 +2,7 @@
 
 import pickle
 import re
+import shutil
 import sys
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ import timm
 import torch
 from PIL import Image
 from recorder import Recorder
+from tiny_run import TINY, make_tiny_run
 from torch import nn
 
 from vitling.callbacks import Callback
@@ -21,6 +23,7 @@ from vitling.methods.token_labeling.author_maps import write_maps
 from vitling.methods.token_labeling.label_maps import LabelMaps
 from vitling.methods.token_labeling.method import TokenLabeling
 from vitling.methods.token_labeling.relabeling import best_classes, export_to_authors, look_at, relabel, score_map
+from vitling.models import build_model
 from vitling.recipes import Recipe, load_recipe
 from vitling.runs.opening import open_model
 
@@ -176,6 +179,57 @@ def test_settings_that_cannot_be_are_refused(folder, tmp_path):
         relabel(small_cnn(), str(folder), tmp_path / "maps", fit="strech")
     with pytest.raises(UserError, match="top_k=0 is out of range"):
         relabel(small_cnn(), str(folder), tmp_path / "maps", top_k=0)
+
+
+@pytest.fixture
+def ensemble(tmp_path):
+    """A run of two networks, which are the runs of its folds."""
+    run = make_tiny_run(tmp_path / "made")
+    for number in (1, 2):
+        shutil.copytree(run.path, run.path / f"fold-{number}", ignore=shutil.ignore_patterns("fold-*"))
+    own = {key: value for key, value in TINY.items() if key != "img_size"}
+    args = dict(architecture="vit_tiny_patch16_224", members=2, architecture_args=own)
+    model = build_model("ensemble", num_classes=2, in_chans=3, img_size=(8, 8), **args)
+    run.save_recipe(replace(run.recipe, model="ensemble", model_args=args))
+    run.save_model("best", model, ["cat", "dog"], {**args, "in_chans": 3, "img_size": [8, 8]})
+    run.update(members=2)
+    return run
+
+
+def test_an_ensemble_is_refused_with_what_takes_it(ensemble, tmp_path):
+    with pytest.raises(UserError) as caught:
+        relabel(ensemble.path, str(tmp_path / "made" / "data"), tmp_path / "maps")
+    text = str(caught.value)
+    assert text.startswith(
+        f"label maps are made by one network, and {ensemble.path} is an ensemble; give the run of one"
+    )
+    assert str(ensemble.path / "fold-1") in text
+    assert f"method=self_training method_args.teacher={ensemble.path} method_args.unlabelled=IMAGES" in text
+    assert "\n" not in text
+    assert not (tmp_path / "maps").exists()
+
+
+@pytest.mark.parametrize("kind", ["folder", "splits", "list"])
+def test_images_without_labels_are_refused_with_what_takes_them(ensemble, tmp_path, kind):
+    plain = tmp_path / "plain"
+    place = plain / "train" if kind == "splits" else plain
+    place.mkdir(parents=True)
+    for i in range(4):
+        Image.fromarray(np.full((9, 9, 3), 20 * i, np.uint8)).save(place / f"{i}.png")
+    if kind == "list":
+        plain = tmp_path / "plain.txt"
+        plain.write_text("plain/0.png\nplain/1.png\n")
+    for annotator in (ensemble.path, ensemble.path / "fold-1"):
+        with pytest.raises(UserError) as caught:
+            relabel(annotator, str(plain), tmp_path / "maps")
+        assert f"method=self_training method_args.teacher={annotator} method_args.unlabelled={plain}" in str(
+            caught.value
+        )
+        assert "\n" not in str(caught.value)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError) as caught:
+        relabel(ensemble.path, str(tmp_path / "empty"), tmp_path / "maps")
+    assert "self_training" not in str(caught.value)
 
 
 # -- the authors' files ------------------------------------------------------------------------------------------------

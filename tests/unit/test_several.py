@@ -176,6 +176,79 @@ def test_parquet_has_columns_of_labels_or_lists_of_names(files):
     assert np.array_equal(dataset.splits["train"].targets[:, order], has)
 
 
+def test_lists_of_names_that_nobody_said_are_lists_are_classes_with_a_note(files):
+    folder, _ = files
+    rows = [[f"images/{i}.png", ("a", "a;b", "b|c", "c")[i % 4]] for i in range(40)]
+    dataset = open_dataset(write_table(folder / "a.csv", ["path", "label"], rows))
+    assert dataset.class_names == ["a", "a;b", "b|c", "c"]
+    assert [note for note in dataset.notes if "set labels=several" in note] == [
+        "2 of the 4 classes of a.csv look like lists of labels, such as 'a;b'; if these images have several labels, set labels=several"
+    ]
+    for labels in ("classes", "several"):
+        assert not any("look like lists" in note for note in open_dataset(folder / "a.csv", labels=labels).notes)
+    rows = [[f"images/{i}.png", ("a;b", "c|d", "e")[i % 3]] for i in range(40)]  # names that never come alone
+    assert open_dataset(write_table(folder / "b.csv", ["path", "label"], rows)).notes == []
+
+
+def test_a_rare_list_and_an_empty_cell_beside_lists_hint_at_several_labels(files):
+    folder, _ = files
+    rows = [[f"images/{i}.png", ("a", "b")[i % 2]] for i in range(40)]
+    table = write_table(folder / "a.csv", ["path", "label"], [*rows, ["images/40.png", "a;b"]])
+    assert "only one training image of class 'a;b'" in refusal(table)
+    assert "If 'a;b' is a list of labels, set labels=several" in refusal(table)
+    table = write_table(folder / "b.csv", ["path", "label"], [*rows, ["images/40.png", ""], ["images/41.png", "a;b"]])
+    assert "line 42 has no label; fill it in; where the cells are lists of names, set labels=several" in refusal(table)
+    assert refusal(table, labels="classes").endswith("fill it in")
+    assert refusal(write_table(folder / "c.csv", ["path", "label"], [*rows, ["images/40.png", ""]])).endswith(
+        "fill it in"
+    )
+
+
+def test_parquet_says_what_looks_like_lists_of_names(files):
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    folder, _ = files
+    blobs = [(folder / "images" / f"{i}.png").read_bytes() for i in range(40)]
+    cells = [("a", "a;b", "b")[i % 3] for i in range(40)]
+    parquet.write_table(arrow.table({"image": blobs, "label": cells}), folder / "a.parquet")
+    assert any("look like lists of labels" in note for note in open_dataset(folder / "a.parquet").notes)
+    parquet.write_table(arrow.table({"image": blobs, "label": [None, *cells[1:]]}), folder / "b.parquet")
+    assert "set labels=several" in refusal(folder / "b.parquet")
+
+
+@pytest.mark.parametrize(("cell", "shown"), [("2", "'2'"), ("", "''"), ("yes", "'yes'")])
+def test_one_wrong_cell_of_a_label_is_named_and_not_a_reason_to_leave_the_label_out(files, cell, shown):
+    folder, has = files
+    rows = [[f"images/{i}.png", *own, i % 7] for i, own in enumerate(has.tolist())]
+    rows[30][2] = cell
+    text = refusal(write_table(folder / "a.csv", ["path", *NAMES, "age"], rows))
+    assert f"a.csv line 32: top right is {shown}, and all else in this column is 0 or 1" in text
+    assert "write 1 where an image has the label, else 0" in text
+    rows[40][2] = rows[41][2] = cell
+    assert "(2 more cells are wrong there)" in refusal(write_table(folder / "b.csv", ["path", *NAMES, "age"], rows))
+    for row in rows[::5]:
+        row[2] = "7"  # a column that is something else
+    dataset = open_dataset(write_table(folder / "c.csv", ["path", *NAMES, "age"], rows))
+    assert dataset.class_names == [name for name in NAMES if name != "top right"]
+    assert any("'top right'" in note for note in dataset.notes)
+
+
+def test_one_wrong_cell_of_two_labels_is_named(files):
+    folder, has = files
+    rows = [[f"images/{i}.png", *own[:2]] for i, own in enumerate(has.tolist())]
+    rows[0][1] = "2"
+    assert "line 2: a is '2'" in refusal(write_table(folder / "a.csv", ["path", "a", "b"], rows))
+
+
+def test_one_wrong_cell_of_a_parquet_column_is_named(files):
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    folder, has = files
+    blobs = [(folder / "images" / f"{i}.png").read_bytes() for i in range(60)]
+    columns = {name: has[:, k].tolist() for k, name in enumerate(NAMES)}
+    columns[NAMES[1]][5] = None
+    parquet.write_table(arrow.table({"image": blobs, **columns}), folder / "a.parquet")
+    assert "a.parquet row 5 (counted from 0): top right is ''" in refusal(folder / "a.parquet")
+
+
 # --- folders ----------------------------------------------------------------------------------------------------------
 
 

@@ -26,6 +26,7 @@ from vitling.data.sources.images import (
     Images,
     evenly,
 )
+from vitling.data.sources.marks import lists_hint
 from vitling.data.sources.memory import PREFIX as MEMORY
 from vitling.data.sources.memory import read_memory
 from vitling.data.sources.named import NAMES, is_saved_table, match_name, read_hub, read_named
@@ -506,6 +507,7 @@ def _check_names(data: str, names: list[str], splits: dict[str, Images], *, fewe
 
 def _check_classes(data: str, names: list[str], splits: dict[str, Images], notes: list[str]) -> None:
     """Every split has every class, and training at least two images of each."""
+    hint = numbers_hint(names) or lists_hint(data, names)
     counts = {split: np.bincount(images.labels, minlength=len(names)) for split, images in splits.items()}
     for split in [split for split in splits if split != "train"]:
         # Only one of the two directions is named at a time: fixing the first often fixes the second.
@@ -514,7 +516,7 @@ def _check_classes(data: str, names: list[str], splits: dict[str, Images], notes
             if differing:
                 raise UserError(
                     f"{data}: the classes differ between splits; {name_some(differing, 'class', 'classes')} of {here} "
-                    f"missing in {there}. Give every split the same classes, or give one split and let vitling carve the others{numbers_hint(names)}"
+                    f"missing in {there}. Give every split the same classes, or give one split and let vitling carve the others{hint}"
                 )
     if absent := [name for name, n in zip(names, counts["train"], strict=True) if n == 0]:
         raise UserError(
@@ -524,7 +526,7 @@ def _check_classes(data: str, names: list[str], splits: dict[str, Images], notes
     if single := [name for name, n in zip(names, counts["train"], strict=True) if n == 1]:
         raise UserError(
             f"{data}: only one training image of {name_some(single, 'class', 'classes')}; at least two are needed, one "
-            f"to learn from and one to validate. Add images, or remove the class{numbers_hint(names)}"
+            f"to learn from and one to validate. Add images, or remove the class{hint}"
         )
 
 

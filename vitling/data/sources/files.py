@@ -15,12 +15,15 @@ import numpy as np
 from vitling.data.groups import as_groups, choose_column, unused_column
 from vitling.data.sources.images import ArrayImages, FileImages, read_array_header
 from vitling.data.sources.marks import (
+    EMPTY_HINT,
     NAMES_COLUMNS,
     as_mark,
     as_targets,
     candidates,
+    lists_of_names,
     marked_columns,
     no_labels,
+    note_lists,
     note_others,
     split_names,
 )
@@ -59,8 +62,14 @@ def read_csv(path: Path, root: str | None, group: str = "", labels: str = "auto"
     """
     several = _find_several(path, group, labels)
     found = _from_rows(
-        path, root, lambda file, split, notes: list(_csv_rows(file, split, notes, group, several)), labels, several
+        path,
+        root,
+        lambda file, split, notes: list(_csv_rows(file, split, notes, group, several, labels)),
+        labels,
+        several,
     )
+    if labels == "auto" and not several:
+        found.notes.extend(note_lists(path.name, found.class_names))
     return found._replace(grouped_by=group)
 
 
@@ -194,14 +203,17 @@ def _find_several(path: Path, group: str, labels: str) -> _Several | None:
         if labels == "several" and names is not None:
             return _Several(names)
         possible = candidates(columns.values(), [image, group])
-        rows = list(reader)
-    marks = marked_columns({column: [row[column] for row in rows] for column in possible}) if rows else []
+        rows = [(reader.line_num, row) for row in reader]
+    cells = {column: [row[column] for _, row in rows] for column in possible}
+    marks = marked_columns(cells, lambda i: f"{path} line {rows[i][0]}") if rows else []
     if not marks and labels == "several":
         raise no_labels(str(path), columns.values())
     return _Several(None, tuple(marks)) if marks else None
 
 
-def _csv_rows(path: Path, split: str, notes: list[str], group: str, several: _Several | None = None) -> Iterator[_Row]:
+def _csv_rows(
+    path: Path, split: str, notes: list[str], group: str, several: _Several | None = None, kind: str = "auto"
+) -> Iterator[_Row]:
     with open(path, newline="", encoding="utf-8-sig") as file:
         reader, columns = _open_table(file)
         # A list of test images may lack the groups: nothing is divided there.
@@ -220,7 +232,9 @@ def _csv_rows(path: Path, split: str, notes: list[str], group: str, several: _Se
         for row in reader:
             image, label = ((row[column] or "").strip() for column in (path_column, label_column))
             if not image or not (label or several):
-                raise UserError(f"{path} line {reader.line_num} has no {'label' if image else 'path'}; fill it in")
+                line, what = reader.line_num, "label" if image else "path"
+                lists = image and kind == "auto" and _holds_lists(path, label_column)
+                raise UserError(f"{path} line {line} has no {what}; fill it in{EMPTY_HINT if lists else ''}")
             given = (row[columns["split"]] or "").strip() if "split" in columns else split
             if given.lower() not in SPLITS:
                 raise UserError(f"{path} line {reader.line_num}: split '{given}' is not one of {', '.join(SPLITS)}")
@@ -231,6 +245,13 @@ def _csv_rows(path: Path, split: str, notes: list[str], group: str, several: _Se
                 )
             own = _labels_of(row, several, f"{path} line {reader.line_num}") if several else ()
             yield _Row(image, label, SPLITS[given.lower()], member, own)
+
+
+def _holds_lists(path: Path, column: str) -> bool:
+    """Whether cells of a column look like lists of names."""
+    with open(path, newline="", encoding="utf-8-sig") as file:
+        reader, _ = _open_table(file)
+        return bool(lists_of_names(row[column] for row in reader))
 
 
 def _labels_of(row: dict[str, str], several: _Several, where: str) -> tuple[str, ...]:

@@ -19,12 +19,15 @@ from vitling.data.groups import as_groups, choose_column, unused_column
 from vitling.data.sources.files import LABEL_COLUMNS
 from vitling.data.sources.images import BadImage, EncodedImages, Images, evenly, identify
 from vitling.data.sources.marks import (
+    EMPTY_HINT,
     NAMES_COLUMNS,
     as_mark,
     as_targets,
     candidates,
+    lists_of_names,
     marked_columns,
     no_labels,
+    note_lists,
     split_names,
 )
 from vitling.data.sources.ordered import NUMBER, as_numbers
@@ -144,8 +147,9 @@ def read_parquet(splits: dict[str, list[Path]], group: str = "", labels: str = "
             notes.append(f"split '{split}' has no labels and was left out")
             continue
         if missing := sum(label < 0 for label in numbers):
+            hint = EMPTY_HINT if labels == "auto" and lists_of_names(row[3] for row in rows[split]) else ""
             raise UserError(
-                f"{paths[rows[split][0][0]]}: {missing} images of split '{split}' have no label in {columns.label}"
+                f"{paths[rows[split][0][0]]}: {missing} images of split '{split}' have no label in {columns.label}{hint}"
             )
         places = np.array([row[:3] for row in rows[split]], np.int64)
         names = [f"{shown[paths[file]]}[{starts[file][group] + row}]" for file, group, row in places.tolist()]
@@ -157,6 +161,8 @@ def read_parquet(splits: dict[str, list[Path]], group: str = "", labels: str = "
             found[split].targets = targets_of([row[3] for row in rows[split]])
         if columns.group:
             found[split].groups = as_groups([row[4] for row in rows[split]], f"{paths[0]}: {columns.group}")
+    if labels == "auto" and not columns.several:
+        notes += note_lists(paths[0].name, class_names)
     large = max(size for of_file in sizes for _, size in of_file)
     if large > LARGE_GROUP:
         notes.append(
@@ -246,7 +252,9 @@ def _find_several(path: Path, image: str, group: str, labels: str) -> tuple[str,
         if kinds.is_boolean(kind) or kinds.is_integer(kind) or kinds.is_floating(kind):
             possible.append(name)
     table = file.read(columns=possible)
-    marks = marked_columns({name: table.column(name).to_pylist() for name in possible})
+    marks = marked_columns(
+        {name: table.column(name).to_pylist() for name in possible}, lambda i: f"{path} row {i} (counted from 0)"
+    )
     if not marks and labels == "several":
         raise no_labels(str(path), file.schema_arrow.names)
     return tuple(marks)

@@ -93,32 +93,53 @@ def without_test(data: str, found: Found) -> Found:
 def read_plain(given: str, root: str | None, group: str) -> tuple[str, Found] | None:
     """What has no labels to be found: a folder without class folders, an .npz of images, a list of paths. None of anything else."""
     path = Path(given).expanduser()
-    if path.is_dir():
+    if flat := _flat_folders(path):
         tree = DiskTree(path)
-        folders, files = tree.scan("")
-        inside = {SPLITS[name.lower()]: name for name in folders if name.lower() in SPLITS}
-        if inside and not any(tree.scan(name)[0] for name in inside.values()):  # train/ and test/ full of images
-            return path.resolve().name, _as_found({split: read_flat(tree, name) for split, name in inside.items()})
-        if any(map(is_image, files)):
-            return path.resolve().name, _as_found({"train": read_flat(tree, "")})
+        return path.resolve().name, _as_found({split: read_flat(tree, name) for split, name in flat.items()})
     if path.is_file() and path.suffix.lower() == ".npz":
         return path.resolve().stem, read_npz(path, group, labelled=False)
-    if path.is_file() and path.suffix.lower() in (".txt", ".lst"):
-        return _read_paths(path, root)
+    if lines := _listed_paths(path):
+        images = FileImages(lines, np.zeros(len(lines), np.int64), root=root or path.parent)
+        return path.resolve().stem, _as_found({"train": images})
     return None
 
 
-def _read_paths(path: Path, root: str | None) -> tuple[str, Found] | None:
-    """A list with a path per line and nothing else; None where a line says more."""
+def is_plain(given: str) -> bool:
+    """Whether `read_plain` reads it, which looks for no labels."""
+    path = Path(given).expanduser()
+    return bool(_flat_folders(path) or (path.is_file() and path.suffix.lower() == ".npz") or _listed_paths(path))
+
+
+def lacks_labels(given: str) -> bool:
+    """Whether it is a folder without class folders, or a list of nothing but paths."""
+    path = Path(given).expanduser()
+    flat = _flat_folders(path)
+    if flat == {"train": ""}:  # images beside class folders are left out with a note, where labels are looked for
+        return not DiskTree(path).scan("")[0]
+    return bool(flat or _listed_paths(path))
+
+
+def _flat_folders(path: Path) -> dict[str, str]:
+    """The folders of images without class folders, by split; none where there are class folders alone."""
+    if not path.is_dir():
+        return {}
+    tree = DiskTree(path)
+    folders, files = tree.scan("")
+    inside = {SPLITS[name.lower()]: name for name in folders if name.lower() in SPLITS}
+    if inside and not any(tree.scan(name)[0] for name in inside.values()):  # train/ and test/ full of images
+        return inside
+    return {"train": ""} if any(map(is_image, files)) else {}
+
+
+def _listed_paths(path: Path) -> list[str]:
+    """The paths of a list that holds one per line and nothing else; none where a line says more."""
+    if not path.is_file() or path.suffix.lower() not in (".txt", ".lst"):
+        return []
     try:
         lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError):
-        return None  # said where lists with labels are read
-    if not lines or not all(map(is_image, lines)):
-        return None
-    return path.resolve().stem, _as_found(
-        {"train": FileImages(lines, np.zeros(len(lines), np.int64), root=root or path.parent)}
-    )
+        return []  # said where lists with labels are read
+    return lines if all(map(is_image, lines)) else []
 
 
 def _as_found(splits: Mapping[str, Images]) -> Found:

@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from vitling.data.sources.unlabelled import is_plain, is_unlabelled, split_prefix
 from vitling.errors import UserError
 from vitling.methods.method import Batch, Method
 from vitling.optim import parameter_groups
@@ -68,6 +69,15 @@ class Pretraining(Method):
             "optim.sam_rho": recipe.optim.sam_rho,
             "compile": recipe.compile != "off",
             "unlabelled": recipe.unlabelled,
+            "test_mirror": recipe.test_mirror,
+            "test_crops": recipe.test_crops,
+            "test_shifts": recipe.test_shifts,
+            "labels=grades": recipe.labels == "grades",
         }
         if given := [key for key, is_set in wrong.items() if is_set]:
             raise UserError(f"{name} and does not go with {given[0]}; leave it out.")
+        # Tables, and folders of links, are read as labels= says, with labels or without.
+        if recipe.labels != "auto" and is_unlabelled(recipe.data) and is_plain(images := split_prefix(recipe.data)[1]):
+            raise UserError(
+                f"{name} and reads none from {images}, so labels={recipe.labels} would be ignored; leave it out."
+            )

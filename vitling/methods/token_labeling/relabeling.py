@@ -23,12 +23,14 @@ from vitling.data.pipeline.preprocessing import as_size
 from vitling.data.pipeline.reading import Reading
 from vitling.data.sources.dataset import Dataset, open_dataset
 from vitling.data.sources.images import FITS
+from vitling.data.sources.unlabelled import lacks_labels
 from vitling.errors import UserError, did_you_mean, first_line
 from vitling.evaluation.loop import evaluate_batches
 from vitling.methods.token_labeling.author_maps import is_author_folder, map_paths, read_maps, write_maps
 from vitling.methods.token_labeling.label_maps import Header, LabelMaps, check_owner
 from vitling.models import check_input
 from vitling.models.contract import token_grid
+from vitling.models.ensemble import Ensemble
 from vitling.runs.device import default_device
 from vitling.runs.opening import OpenedModel, Source, find_kind, open_model, published_classes
 from vitling.validation.values import Side, check
@@ -58,9 +60,7 @@ def relabel(
     how it sees the images: by default as in its own training; a larger size gives a finer map.
     """
     callback = callback or Callback()
-    dataset = (
-        data if isinstance(data, Dataset) else _open(data, reading or Reading(), on_bad_image, label_kind(annotator))
-    )
+    dataset = data if isinstance(data, Dataset) else _open_for(annotator, data, reading or Reading(), on_bad_image)
     size = as_size(size)
     if fit is not None and fit not in FITS:
         raise UserError(f"unknown fit '{fit}'. {did_you_mean(fit, FITS)}")
@@ -117,6 +117,25 @@ def _open(data: str, reading: Reading, on_bad_image: str, labels: str) -> Datase
     return open_dataset(data, root=reading.root, download=reading.download, on_bad_image=on_bad_image, labels=labels)
 
 
+def _open_for(annotator: Source, data: str, reading: Reading, on_bad_image: str) -> Dataset:
+    """The data; of images without labels the refusal says who takes them."""
+    kind = label_kind(annotator)
+    try:
+        return _open(data, reading, on_bad_image, kind)
+    except UserError as error:
+        if not lacks_labels(data) or not isinstance(annotator, (str, Path)) or is_author_folder(annotator):
+            raise
+        raise UserError(
+            f"{str(error).rstrip('.')}. Label maps are of labelled images; what {annotator} sees in others is learnt with: {_as_teacher(annotator, data)}"
+        ) from None
+
+
+def _as_teacher(annotator: object, unlabelled: str) -> str:
+    return (
+        f"vitling train DATA method=self_training method_args.teacher={annotator} method_args.unlabelled={unlabelled}"
+    )
+
+
 def label_kind(annotator: Source) -> str:
     """What a run's labels are, so that grades are in the order in which the training knows them."""
     if isinstance(annotator, (str, Path)) and is_author_folder(annotator):
@@ -168,6 +187,13 @@ def open_annotator(
     dataset.target.require_classes("label maps are of", dataset.name)
     opened = open_model(source, which=which, max_value=dataset.max_value, callback=callback)
     opened.require_classes("an annotator is of")
+    if isinstance(opened.network, Ensemble):
+        name = str(source) if isinstance(source, (str, Path)) else _name(opened)
+        fold = f" ({opened.run.members[0].path})" if opened.run and opened.run.members else ""
+        raise UserError(
+            f"label maps are made by one network, and {name} is an ensemble; give the run of one of its folds{fold}. A whole ensemble teaches "
+            f"what it sees in images without labels with: {_as_teacher(name, 'IMAGES')}"
+        )
     return opened
 
 
