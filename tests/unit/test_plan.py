@@ -1,5 +1,7 @@
 """The rules of a plan: sizes, patches, epochs, warnings and expectations, without any training."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -162,6 +164,59 @@ def test_predictions_ask_the_mirror_image_only_where_training_shows_it():
     assert not chosen(a_dataset(), "test_mirror=false").test_mirror
 
 
+def test_speed_is_that_of_the_batches_that_are_trained():
+    """Few images get small batches, which take more time per image."""
+
+    def step(candidate) -> float:
+        return 0.1  # whatever the batch
+
+    data = a_dataset((8, 8), counts=(8, 8))
+    machine = Machine("made", "cpu", "no", step)
+    for settings in ([], ["model=resnet9_test"], [f"model={SIZES[0]}"]):
+        recipe, _ = choose(data, survey_data(data, brief=True), settings, machine=machine, budget_seconds=100.0)
+        assert recipe.batch_size < 8
+        assert recipe.epochs == round(0.9 * 100 / 0.1 * recipe.batch_size / 14)  # 14 of 16 images are learnt from
+
+
+def test_a_budget_says_how_many_epochs_there_are_and_what_suits_so_many():
+    data = a_dataset((16, 16), counts=(500, 500))
+    for model in ([], ["model=resnet9_test"]):
+        short = chosen(data, "epochs=400", *model, budget=5.0, macs_per_second=1e9)
+        assert short.epochs < 50
+        assert "cutmix" not in short.method_args
+        assert not short.augment.randaugment
+    longest = chosen(a_dataset((8, 8), counts=(8, 8)), f"model={SIZES[0]}", budget=1e6, macs_per_second=1e12)
+    assert longest.epochs == 100_000
+
+
+def test_a_size_that_does_not_fit_into_the_memory_of_a_gpu_is_not_taken():
+    data = a_dataset((8, 8), counts=(2000,) * 2)
+
+    def step(candidate) -> float:
+        if sum(p.numel() for p in candidate[1].parameters()) > 1e6:
+            raise torch.OutOfMemoryError("too large")
+        return 0.01
+
+    machine = Machine("made", "gpu", "no", step)
+    for budget in (None, 1e5):
+        recipe, _ = choose(data, survey_data(data, brief=True), machine=machine, budget_seconds=budget)
+        assert recipe.model == SIZES[2]
+
+
+def test_small_images_begin_at_full_size_in_large_networks_too():
+    recipe = chosen(a_dataset((16, 16), counts=(1500, 1500)), kind="gpu")
+    assert recipe.model == SIZES[4]
+    assert recipe.model_args["stem_full_size"]
+    photographs = chosen(a_dataset((100, 100), counts=(1500, 1500)), kind="gpu")
+    assert not photographs.model_args["stem_full_size"]
+
+
+def test_few_images_get_no_large_network_however_long_a_gpu_has():
+    few = a_dataset((8, 8), counts=(50, 50))
+    assert chosen(few, kind="gpu", budget=1e5, macs_per_second=1e13).model == SIZES[3]
+    assert chosen(few, kind="gpu").model == SIZES[3]
+
+
 def test_fewer_images_get_more_epochs_and_a_batch_that_leaves_four_steps():
     few, many = chosen(a_dataset(counts=(8, 8))), chosen(a_dataset((8, 8), counts=(1000, 1000)))
     assert few.epochs > many.epochs
@@ -291,6 +346,14 @@ def test_expectations_rise_with_the_images_shown_and_widen_with_few_test_images(
     assert expect(a_survey(probe_accuracy=0.99), 200_000).low > 0.9
 
 
+@pytest.mark.parametrize("probe", [0.0, 0.5, 0.99, 1.0])
+@pytest.mark.parametrize("shown", [1, 1e5, 1e9])
+@pytest.mark.parametrize("tested", [1, 359, 10_000])
+def test_the_band_lies_within_what_is_possible_and_is_never_a_single_number(probe, shown, tested):
+    found = band(probe, 10, shown, tested)
+    assert 0 <= found.low < found.high <= 1
+
+
 def test_nothing_is_promised_where_the_labels_may_be_noise():
     assert expect(a_survey(probe_accuracy=0.11), 200_000).low < 0.1
 
@@ -322,6 +385,16 @@ def test_a_survey_counts_splits_classes_copies_and_leaks():
     assert seen.looked_at == seen.total == 64
     brief = survey_data(data, brief=True)
     assert brief.copies is brief.leaks is brief.probe_accuracy is None
+
+
+def test_classes_that_are_only_counted_are_taken_for_grades_where_they_are_few():
+    def notes(names: list[str]) -> str:
+        data = a_dataset((8, 8), counts=(4,) * len(names))
+        return " ".join(survey_data(dataclasses.replace(data, class_names=names), brief=True).notes)
+
+    assert "look like grades" in notes([str(i) for i in range(5)])
+    assert "look like grades" in notes([str(i) for i in range(1, 11)])  # somebody called them so
+    assert not notes([str(i) for i in range(10)])
 
 
 def test_large_data_is_looked_at_in_part(monkeypatch):

@@ -7,7 +7,7 @@ from statistics import mean, stdev
 Z95 = 1.959964  # of the normal distribution, two-sided
 
 
-def wilson_interval(correct: int, images: int) -> tuple[float, float]:
+def wilson_interval(correct: float, images: float) -> tuple[float, float]:
     """Of a proportion; unlike the normal interval it stays inside 0..1 and holds for few images."""
     z, p = Z95, correct / images
     centre = p + z * z / (2 * images)

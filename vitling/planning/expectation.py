@@ -7,6 +7,7 @@ shows. The constants are fitted to ten runs on five datasets (docs/results.md); 
 import math
 from dataclasses import dataclass
 
+from vitling.evaluation.intervals import wilson_interval
 from vitling.planning.survey import Survey
 
 # log(error / the probe's error) = intercept + slope x log10(images shown) +- spread
@@ -40,17 +41,17 @@ def band(
 ) -> Band:
     intercept, slope, spread = constants
     middle = intercept + slope * math.log10(max(images_shown, 1))
-    least, most = ((1 - probe + LEAST_ERROR) * math.exp(middle + sign * spread) - LEAST_ERROR for sign in (-1, 1))
+    errors = ((1 - probe + LEAST_ERROR) * math.exp(middle + sign * spread) - LEAST_ERROR for sign in (-1, 1))
+    least, most = (max(error, 0.0) for error in errors)
     chance = 1 / classes
     learnable = probe > chance + LEARNABLE * (1 - chance)
     low = max(1 - most, chance) if learnable else chance
     high = min(max(1 - least, low), 1.0)
-    low, high = (
-        share + sign * 1.96 * math.sqrt(share * (1 - share) / tested) for share, sign in ((low, -1), (high, 1))
-    )
+    # As many test images as there are give no more than this of a network that is correct for such a share of all images.
+    low, high = (wilson_interval(share * tested, tested)[end] for end, share in enumerate((low, high)))
     reason = (
         f"a linear classifier on fixed features of thumbnails is correct for {100 * probe:.0f} %; of its errors, training on "
         f"{images_shown:,.0f} images left {100 * math.exp(middle - spread):.0f} to {100 * math.exp(middle + spread):.0f} % in tries "
         f"on other data; widened by what chance does with {tested:.0f} images to test on"
     )
-    return Band(max(low, 0.0), min(high, 1.0), reason)
+    return Band(low, high, reason)

@@ -76,7 +76,7 @@ class Machine:
         what = f"{recipe.model}, {parameters(model):,} parameters, {height} x {width} pixels, batches of {recipe.batch_size}"
         if what not in self.measured:
             try:
-                self.measured[what] = round(self.find_step(candidate), 5)
+                self.measured[what] = round(self.find_step(candidate), 8)
             except torch.OutOfMemoryError:  # a size that does not fit is as good as one that never ends
                 return 0.0
         return recipe.batch_size / self.measured[what]
@@ -102,7 +102,11 @@ def find_machine(text: str) -> Machine:
     """A device by its name, such as "cuda:a100"; steps are worked out from multiply-adds."""
     name = text.rpartition(":")[2].lower()
     if name not in DEVICES:
-        raise UserError(f"unknown device '{text}'. {did_you_mean(name, DEVICES)} Known are {', '.join(DEVICES)}.")
+        raise UserError(
+            f"unknown device '{text}'. {did_you_mean(name, DEVICES, show=0)} Known are {', '.join(DEVICES)}.".replace(
+                "  ", " "
+            )
+        )
     device = DEVICES[name]
 
     def step(candidate: Candidate) -> float:

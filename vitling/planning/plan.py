@@ -133,6 +133,8 @@ def plan(
     recipe = replace(planned, data=str(data))
     size = as_size(recipe.img_size) or (seen.largest if seen.small else default_size(recipe.model))
     warnings = find_conflicts(recipe, size, classes=seen.outputs, channels=dataset.channels)
+    if budget_seconds and choices and any(text.partition("=")[0].strip() == "epochs" for text in settings):
+        warnings.append("how many epochs there are follows from the budget, so that epochs= gives way to it")
     hint = pretrained_hint(seen, recipe)
     result = Plan(seen, recipe, choices, warnings, hint, machine.title, machine.precision, machine.measured, dataset)
     if brief:
@@ -281,6 +283,7 @@ def _fit(recipe: Recipe, choices: list[Choice], speed: Speed, seconds: float) ->
         reason += f"; it ends within the first one, after {100 * epochs:.2g} % of the images"
     else:
         recipe = fit_to_budget(recipe, speed, seconds, used_share=1.0)
+        recipe = replace(recipe, validate_every=min(recipe.validate_every, recipe.epochs))
         epochs = recipe.epochs
     fitted = Choice("epochs", str(recipe.epochs), reason, "measured here", changes={"epochs": recipe.epochs})
     return recipe, [fitted if choice.what == "epochs" else choice for choice in choices], epochs

@@ -19,7 +19,7 @@ from vitling.data.sources.dataset import Dataset
 from vitling.errors import UserError
 from vitling.methods import find_method, find_omissions
 from vitling.models.macs import count_macs
-from vitling.planning.machine import Machine, parameters
+from vitling.planning.machine import Candidate, Machine, parameters
 from vitling.planning.sizes import (
     FULL_SIZE_SIDE,
     build_for,
@@ -33,6 +33,7 @@ from vitling.planning.survey import Survey
 from vitling.recipes import DEFAULT, Recipe, load_recipe, override, scale_epochs, to_dict
 from vitling.runs.opening import run_behind
 from vitling.runs.run import Run
+from vitling.training.budget import MOST_EPOCHS
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,9 @@ def choose(
     machine: Machine,
     budget_seconds: float | None = None,
 ) -> tuple[Recipe, list[Choice]]:
-    """A recipe for this data on this machine in this time, and its choices. What `settings` say comes first."""
+    """A recipe for this data on this machine in this time, and its choices. What `settings` say comes first; a budget says how many epochs."""
+    if budget_seconds:
+        settings = [text for text in settings if text.partition("=")[0].strip() != "epochs"]
     asked = {text.partition("=")[0].strip() for text in settings}
     validation = _validation(survey)
     images, held_out = _divided(dataset, validation, settings)
@@ -122,8 +125,11 @@ def choose(
         base, choices = _named_model(survey, settings, asked)
     else:
         ladder = (named,) if named else LADDER
-        base, choices, views = _climb(ladder, survey, settings, asked, machine, epochs, images, budget_seconds)
-        epochs = _asked_epochs(settings) or (max(1, round(views / images)) if budget_seconds else epochs)
+        base, choices = _climb(ladder, survey, settings, asked, machine, epochs, images, budget_seconds)
+    batch = _batch(images, base)
+    if budget_seconds:
+        rate = machine.images_per_second(_candidate(base, batch, survey, settings))
+        epochs = min(max(1, round(rate * TRAINING_SHARE * budget_seconds / images)), MOST_EPOCHS)
     size = as_size(_with(settings, base).img_size)
     assert size is not None  # both ways choose one
     augmentation = _augmentation(survey, size, epochs, base, settings)
@@ -135,7 +141,7 @@ def choose(
         *_validations(epochs, views * held_out / images),
         _average(base),
         *(choice for choice in _omissions(base, survey.labels) if not (begun and "unlabelled" in choice.changes)),
-        *_batch(images, base),
+        *batch,
         *_balance(survey),
         *_labels(dataset, survey, base),
         *_bad_files(survey),
@@ -227,35 +233,43 @@ def _climb(
     epochs: int,
     images: int,
     budget_seconds: float | None,
-) -> tuple[Recipe, list[Choice], float]:
-    """The largest size that is shown enough images in the time there is, its choices, and how many images that are."""
-    taken: tuple[Recipe, list[Choice], float] | None = None
+) -> tuple[Recipe, list[Choice]]:
+    """The largest size that is shown enough images in the time there is, and its choices."""
+    taken: tuple[Recipe, list[Choice]] | None = None
     macs_per_second = math.inf  # of the size before
+    gpu = machine.kind == "gpu"
     for rung in ladder:
         base = load_recipe(rung.recipe)
         if "method" in asked:
             base = override(base, {"method_args": {}})
         sizes = _sizes(base, rung, survey, settings, asked, machine.kind)
         base = override(base, {key: value for choice in sizes for key, value in choice.changes.items()})
-        recipe = _with(settings, base)
-        size = as_size(recipe.img_size)
-        assert size is not None
-        model = build_for(recipe, size, survey)
+        candidate = _candidate(base, _batch(images, base), survey, settings)
+        _, model, pixels = candidate
         views = float(epochs * images)
         if budget_seconds:
-            macs, seconds = count_macs(model, (survey.channels, *size)), TRAINING_SHARE * budget_seconds
-            if machine.kind == "cpu" and macs_per_second / macs * seconds < rung.wanted_views(images) / 2:
+            macs, seconds = count_macs(model, pixels), TRAINING_SHARE * budget_seconds
+            if not gpu and macs_per_second / macs * seconds < rung.wanted_views(images) / 2:
                 break  # hopeless: not worth the time to measure it; a GPU does small sizes no faster than larger ones
-            rate = machine.images_per_second((recipe, model, (survey.channels, *size)))
+            rate = machine.images_per_second(candidate)
             views, macs_per_second = rate * seconds, rate * macs
-        by_images = machine.kind == "gpu" and not budget_seconds
-        if taken and machine.kind == "cpu" and not budget_seconds and rung.photo_side > CPU_SIDE:
+        if taken and gpu and (images < rung.least_images or not machine.images_per_second(candidate)):
+            break  # too few to learn from, or it does not fit into the memory there is
+        if taken and not gpu and not budget_seconds and rung.photo_side > CPU_SIDE:
             break  # days, which nobody asked for
-        if taken and (images < rung.least_images if by_images else views < rung.wanted_views(images)):
+        if taken and (budget_seconds or not gpu) and views < rung.wanted_views(images):
             break
-        taken = base, [_family(base, model, views, images, rung), *sizes], views
+        taken = base, [_family(base, model, views, images, rung, machine.kind, budget_seconds), *sizes]
     assert taken is not None
     return taken
+
+
+def _candidate(base: Recipe, batch: Sequence[Choice], survey: Survey, settings: Sequence[str]) -> Candidate:
+    """What would be trained, with the batch that so few images get: small ones take more time per image."""
+    recipe = _with(settings, override(base, {key: value for choice in batch for key, value in choice.changes.items()}))
+    size = as_size(recipe.img_size)
+    assert size is not None  # every way to a network chooses one
+    return recipe, build_for(recipe, size, survey), (survey.channels, *size)
 
 
 def _sizes(
@@ -337,14 +351,20 @@ def _model_of_run(run: Run, settings: Sequence[str], asked: set[str]) -> tuple[R
     return override(base, {**taken, "img_size": size}), choices
 
 
-def _family(recipe: Recipe, model: nn.Module, views: float, images: int, rung: Rung) -> Choice:
+def _family(
+    recipe: Recipe, model: nn.Module, views: float, images: int, rung: Rung, kind: str, budget_seconds: float | None
+) -> Choice:
     larger = next((other for other in LADDER if other.least_views > rung.least_views), None)
-    wanted = larger.wanted_views(images) if larger else 0
-    bound = f"; {larger.recipe} wants {wanted:,.0f}" if larger and wanted > views else ""
+    bound, reason = "", f"about {views:,.0f} images can be shown to it in this time"
+    if kind == "gpu" and not budget_seconds:
+        reason = f"the largest that {images:,} images are enough for and the device's memory holds"
+        bound = f"; {larger.recipe} wants {larger.least_images:,}" if larger and larger.least_images > images else ""
+    elif larger and (wanted := larger.wanted_views(images)) > views:
+        bound = f"; {larger.recipe} wants {wanted:,.0f}"
     return Choice(
         "model",
         f"{recipe.model}, {parameters(model) / 1e6:.2g} M parameters",
-        f"a ViT with a convolutional stem; about {views:,.0f} images can be shown to it in this time{bound}",
+        f"a ViT with a convolutional stem; {reason}{bound}",
         "how sure each step of this ladder is: docs/planning.md",
         changes={"model": recipe.model},
     )

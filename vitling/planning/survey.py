@@ -25,6 +25,7 @@ from vitling.data.thumbnails import make_thumbnails
 HEADS = 2000  # images of the training split whose size is read
 MOST_FILES, MOST_ROWS = 20_000, 60_000  # images that are looked at: files must be decoded, arrays hardly
 SHOWN = 5  # pairs of copies that are named
+MOST_COUNTED = 7  # classes called 0, 1, 2 ...: so few may be grades
 
 
 @dataclass(frozen=True)
@@ -146,6 +147,10 @@ def _order_notes(dataset: Dataset) -> list[str]:
         return []
     if dataset.request and (dataset.request.labels == "classes" or match_name(dataset.request.data)):
         return []  # what has a name is known: digits are no grades
+    if len(dataset.class_names) > MOST_COUNTED and dataset.class_names == [
+        str(i) for i in range(len(dataset.class_names))
+    ]:
+        return []  # counted, as arrays without names are
     if any(not float(name).is_integer() for name in dataset.class_names if read_number(name) is not None):
         return [
             "the classes are called by numbers; set labels=numbers to predict numbers, or labels=grades if these are all there are"

@@ -62,7 +62,13 @@ def small() -> Recipe:
 
 def medium() -> Recipe:
     """9 M parameters: for a GPU."""
-    return replace(small(), model="hybrid_vit_medium", model_args={}, batch_size=256, optim=MUON)
+    return replace(
+        small(),
+        model="hybrid_vit_medium",
+        model_args=dict(stem_full_size=False, drop_path_rate=0.1),  # a plan takes every pixel of small images
+        batch_size=256,
+        optim=MUON,
+    )
 
 
 def base() -> Recipe:
