@@ -28,6 +28,14 @@ RECIPE = Recipe(
 )
 
 
+class Said(Callback):
+    def __init__(self):
+        self.lines = []
+
+    def log(self, message):
+        self.lines.append(message)
+
+
 class CrashAtStep(Callback):
     """The process dies in a given step, counted over the whole run."""
 
@@ -102,7 +110,10 @@ def test_a_finished_run_is_trained_further_and_keeps_both_histories(tmp_path):
     assert {record["part"] for record in run.metrics()[len(records) :]} == {2}
     assert run.part_recipe(2).optim.lr == RECIPE.optim.lr / 2
     assert run.recipe == vitling.load_run(path).part_recipe(1)
-    run = vitling.train_more(path, 2.0, settings=Settings(threads=1))
+    said = Said()
+    run.update(wall_seconds=0.4)
+    run = vitling.train_more(path, 2.0, settings=Settings(threads=1), callback=said)
+    assert [line for line in said.lines if "may be a larger network" in line]
     assert run.info["more_seconds"] == [3.0, 2.0]
     assert run.part_recipe(3).optim.lr == RECIPE.optim.lr / 2
     peak = max(record["lr"] for record in run.metrics() if record.get("part") == 3)

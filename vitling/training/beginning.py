@@ -46,6 +46,7 @@ from vitling.training.state import State, check_checkpoint
 
 NEEDED = ("model", "method", "data")  # that a plug-in may provide
 FLOAT32_SLOWER = 3.0  # than half precision, for a GPU that looks at images
+OUTGROWN = 4  # times the time that a network was chosen for: more may suit a larger one
 MORE_LR = 0.5  # of the peak learning rate, where a finished run is trained further
 
 
@@ -92,6 +93,11 @@ def train_more(
     run = load_run(run_dir)
     run.refuse_ensemble("training goes on with")
     run.require(*NEEDED)
+    if seconds > OUTGROWN * run.info.get("wall_seconds", seconds):
+        callback.log(
+            f"network and augmentation stay as they suited {run.info['wall_seconds']:.0f} s; what is planned for {seconds:.0f} s from the "
+            "beginning, in another folder, may be a larger network"
+        )
     with callers_state_kept(), lost_peer_explained():
         settings = _with_precision(settings, run)
         accelerator = create_accelerator(settings, run_dir)
