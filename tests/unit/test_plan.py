@@ -137,7 +137,8 @@ def test_a_device_that_is_elsewhere_is_known_by_name_and_slower_ones_take_longer
 
 def test_augmentation_grows_with_the_number_of_epochs():
     data = a_dataset((16, 16), counts=(500, 500))
-    short, light, medium, long = (chosen(data, f"epochs={epochs}") for epochs in (5, 20, 60, 400))
+    short, light, medium = (chosen(data, f"epochs={epochs}") for epochs in (5, 20, 60))
+    small, long = (chosen(data, f"model={SIZES[size]}", "epochs=400") for size in (2, 3))
     assert short.augment.color_jitter == 0 < light.augment.color_jitter
     assert "cutmix" not in light.method_args
     assert not light.augment.randaugment
@@ -145,9 +146,11 @@ def test_augmentation_grows_with_the_number_of_epochs():
     assert medium.augment.randaugment.startswith("rand-m5-")
     assert medium.augment.color_jitter == 0  # RandAugment changes colours itself
     assert long.augment.randaugment.startswith("rand-m9-")
+    assert (long.augment.color_jitter, long.augment.cutout) == (0, 0)  # RandAugment and erasing do both
+    assert small.augment == medium.augment  # a network of up to a million parameters has enough to learn
     assert "mixup" not in medium.method_args
     assert long.method_args["mixup"]
-    taught = chosen(data, "epochs=400", "method=token_labeling")
+    taught = chosen(data, f"model={SIZES[3]}", "epochs=400", "method=token_labeling")
     assert "mixup" not in taught.method_args
 
 

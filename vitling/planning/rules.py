@@ -42,7 +42,7 @@ class Rung:
 
     `least_views`: so many images a machine must be able to show it in the time there is, before it is better than a smaller one that
     could be shown more; or each image so often, `least_epochs`, where few images are soon learnt. `least_images`: so many there must be
-    on a GPU without a budget, where time is no reason to take a smaller one.
+    on a GPU, where time is seldom a reason to take a smaller one. `strong`: whether strong augmentation suits it in long runs.
     """
 
     recipe: str
@@ -51,6 +51,7 @@ class Rung:
     least_views: int
     least_epochs: float
     least_images: int
+    strong: bool
 
     def wanted_views(self, images: int) -> float:
         return min(self.least_views, self.least_epochs * images)
@@ -58,12 +59,12 @@ class Rung:
 
 # fmt: off
 LADDER = (
-    Rung("vitling/nano",   64,  3.5, 0,          0,        0),
-    Rung("vitling/tiny",   64,  7,   90_000,     10,       0),
-    Rung("vitling/mini",   64,  7,   350_000,    100,      0),
-    Rung("vitling/small",  96,  7,   1_500_000,  math.inf, 0),
-    Rung("vitling/medium", 160, 7,   5_000_000,  math.inf, 2_000),
-    Rung("vitling/base",   192, 7,   12_000_000, math.inf, 20_000),
+    Rung("vitling/nano",   64,  3.5, 0,          0,        0, False),
+    Rung("vitling/tiny",   64,  7,   90_000,     10,       0, False),
+    Rung("vitling/mini",   64,  7,   350_000,    100,      0, False),
+    Rung("vitling/small",  96,  7,   1_500_000,  math.inf, 0, True),
+    Rung("vitling/medium", 160, 7,   5_000_000,  math.inf, 2_000, True),
+    Rung("vitling/base",   192, 7,   12_000_000, math.inf, 20_000, True),
 )
 # fmt: on
 TRAINING_SHARE = 0.9  # of a budget, that steps are taken in
@@ -79,7 +80,9 @@ TINY_SIDE = 16  # below it, moving an image by a pixel makes another image of it
 JITTER_EPOCHS, JITTER = 15, 0.4  # from which changed colours pay
 CUTOUT_EPOCHS, CUTOUT = 10, 0.25  # from which a covered square pays
 MODERATE_EPOCHS = 50  # from which mixed images and a mild RandAugment pay
-STRONG_EPOCHS = 300  # from which a stronger RandAugment, erasing and mixup pay too
+STRONG_EPOCHS = (
+    300  # from which a stronger RandAugment, erasing and mixup pay too, in networks of more than a million parameters
+)
 VALIDATIONS = 12  # of a run: enough to watch it, and to see that a late epoch is not worse than an early one
 VALIDATION_SHARE, LOOK = 0.05, 0.4  # of the time, at most; a look at an image beside a step on it
 MANY_IMAGES, SMALL_VALIDATION = 5_000, 0.05  # from which so small a part is enough to pick the epoch by
@@ -88,7 +91,7 @@ CHECKED_FILES = 5_000  # so many files are tried before training, and the bad on
 
 MIXED = {"method_args.cutmix": 1.0, "method_args.mix_prob": 0.5}
 MILD = {"augment.randaugment": "rand-m5-mstd0.5-inc1", "augment.color_jitter": 0.0}  # which changes colours, too
-STRONG = {"augment.randaugment": "rand-m9-mstd0.5-inc1", "augment.erase": 0.25}
+STRONG = {**MILD, "augment.randaugment": "rand-m9-mstd0.5-inc1", "augment.erase": 0.25, "augment.cutout": 0.0}
 STRONG |= {"method_args.mixup": 0.8, "method_args.cutmix": 1.0, "method_args.mix_prob": 1.0}
 
 
@@ -450,7 +453,8 @@ def _augmentation(survey: Survey, size: tuple[int, int], epochs: int, base: Reci
         else f"not mirrored: grey images are often characters (else augment.hflip=0.5){asked}"
     )
     mixes = given.method == base.method  # other methods have labels of their own
-    if epochs >= STRONG_EPOCHS and mixes:
+    rung = _rung_of(base.model)
+    if epochs >= STRONG_EPOCHS and mixes and (rung is None or rung.strong):
         reason = f"crops, RandAugment, erasing, mixup and cutmix; {mirrored}"
         return Choice(
             "augmentation", "strong", reason, "the 300-epoch rows of DHVT, T2T-ViT and DeiT", {**changes, **STRONG}
