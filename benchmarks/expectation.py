@@ -134,7 +134,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def fit() -> None:
-    """What is left of the probe's error, as a power of the images shown; the spread about it; how often the band holds."""
+    """By how much the log odds of being correct rise with the images shown; the spread about it; how often the band holds."""
     import vitling  # noqa: F401  isort: skip
     from vitling.planning import expectation
 
@@ -155,9 +155,11 @@ def fit() -> None:
 
 
 def _constants(rows: list[dict]) -> tuple[float, float, float]:
-    """Intercept and slope of log(error / probe's error) over log(images shown), and the half-width that holds nine of ten."""
+    """Intercept and slope of the rise of the log odds over log(images shown), and the half-width that holds nine of ten."""
+    from vitling.planning.expectation import log_odds
+
     x = np.array([math.log10(row["train"] * row["epochs"]) for row in rows])
-    y = np.array([math.log((1 - row["top1"] + 0.01) / (1 - row["probe"] + 0.01)) for row in rows])
+    y = np.array([log_odds(row["top1"]) - log_odds(row["probe"]) for row in rows])
     slope, intercept = np.polyfit(x, y, 1)
     spread = np.quantile(np.abs(y - slope * x - intercept), 0.9)
     return round(float(intercept), 3), round(float(slope), 3), round(float(spread), 3)

@@ -1,7 +1,7 @@
 """Expectation: the band in which the accuracy will probably lie.
 
-A linear classifier on fixed features (probe.py) makes some errors; how many of them training removes depends on how many images it
-shows. The constants are fitted to ten runs on five datasets (docs/results.md); benchmarks/expectation.py tries them on more.
+A linear classifier on fixed features (probe.py) is correct for some share of the images; training multiplies the odds of that, by the more
+the more images it shows. The constants are fitted to runs of five datasets and of parts of them: benchmarks/expectation.py (docs/planning.md).
 """
 
 import math
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from vitling.evaluation.intervals import wilson_interval
 from vitling.planning.survey import Survey
 
-# log(error / the probe's error) = intercept + slope x log10(images shown) +- spread
-CONSTANTS = (1.51, -0.377, 0.3)
-LEAST_ERROR = 0.01  # that logarithms are taken of
+# log(odds of being correct) = the probe's + intercept + slope x log10(images shown) +- spread
+CONSTANTS = (-2.658, 0.695, 0.489)
+LEAST_ERROR = 0.005  # that logarithms are taken of
 LEARNABLE = 0.05  # of what lies above chance: a probe that gets less may mean labels that cannot be learnt
 
 
@@ -41,17 +41,26 @@ def band(
 ) -> Band:
     intercept, slope, spread = constants
     middle = intercept + slope * math.log10(max(images_shown, 1))
-    errors = ((1 - probe + LEAST_ERROR) * math.exp(middle + sign * spread) - LEAST_ERROR for sign in (-1, 1))
-    least, most = (max(error, 0.0) for error in errors)
+    low, high = (share_of(log_odds(probe) + middle + sign * spread) for sign in (-1, 1))
     chance = 1 / classes
     learnable = probe > chance + LEARNABLE * (1 - chance)
-    low = max(1 - most, chance) if learnable else chance
-    high = min(max(1 - least, low), 1.0)
+    low = max(low, chance) if learnable else chance
+    high = max(low, high)
     # As many test images as there are give no more than this of a network that is correct for such a share of all images.
     low, high = (wilson_interval(share * tested, tested)[end] for end, share in enumerate((low, high)))
     reason = (
-        f"a linear classifier on fixed features of thumbnails is correct for {100 * probe:.0f} %; of its errors, training on "
-        f"{images_shown:,.0f} images left {100 * math.exp(middle - spread):.0f} to {100 * math.exp(middle + spread):.0f} % in tries "
+        f"a linear classifier on fixed features of thumbnails is correct for {100 * probe:.0f} %; the odds of that became "
+        f"{math.exp(middle - spread):.2g} to {math.exp(middle + spread):.2g} times as good by training on {images_shown:,.0f} images, in tries "
         f"on other data; widened by what chance does with {tested:.0f} images to test on"
     )
     return Band(low, high, reason)
+
+
+def log_odds(share: float) -> float:
+    return math.log((share + LEAST_ERROR) / (1 - share + LEAST_ERROR))
+
+
+def share_of(odds: float) -> float:
+    """The share whose `log_odds` these are, as far as there is one."""
+    ratio = math.exp(odds)
+    return min(max((ratio * (1 + LEAST_ERROR) - LEAST_ERROR) / (1 + ratio), 0.0), 1.0)
