@@ -153,6 +153,9 @@ def test_a_saved_recipe_is_trained_in_the_precision_that_its_time_was_planned_fo
     assert "as you asked" in vitling(*command, "--why")
     given = json.loads(vitling("plan", "digits", "--recipe", saved, "--threads", "1", "--json"))
     assert given["precision"] == "no"  # as `train` takes a recipe
+    out = vitling("plan", "digits", "--device", "cuda:a100", "--budget", "30m")
+    assert "next: vitling train digits --budget 30m    (on NVIDIA A100; here it plans for this machine)" in out
+    assert "why:  vitling plan digits --budget 30m --device cuda:a100 --why" in out
     line = error("plan", "digits", "--device", "cuda:a100", "--precision", "bf16")
     assert line == "error: device=cuda:a100 has a precision of its own; leave precision=bf16 out."
 

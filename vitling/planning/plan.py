@@ -167,7 +167,8 @@ def plan(
         )
     epochs: float = recipe.epochs
     if budget_seconds:
-        recipe, choices, epochs = _fit(recipe, choices, speed, budget_seconds)
+        found = "worked out from what the device computes" if device else "measured here"
+        recipe, choices, epochs = _fit(recipe, choices, speed, budget_seconds, found)
     shown = epochs * speed.steps_per_epoch * recipe.batch_size
     expected = (
         None if seen.probe_accuracy is None else expect(seen, shown)
@@ -273,8 +274,13 @@ def _estimate(dataset: Dataset, recipe: Recipe, size: tuple[int, int], machine: 
     )
 
 
-def _fit(recipe: Recipe, choices: list[Choice], speed: Speed, seconds: float) -> tuple[Recipe, list[Choice], float]:
-    """As many epochs as the budget allows, the choice that says so, and how many they are: of very many images, a part of one."""
+def _fit(
+    recipe: Recipe, choices: list[Choice], speed: Speed, seconds: float, found: str
+) -> tuple[Recipe, list[Choice], float]:
+    """As many epochs as the budget allows, the choice that says so, and how many they are: of very many images, a part of one.
+
+    `found` is how the speed was.
+    """
     reason = f"what a budget of {seconds:.0f} s allows, at {speed.epoch_seconds():.1f} s per epoch"
     steps = steps_within(speed, seconds - speed.fixed)
     if speed.first is None and LEAST_STEPS <= steps < speed.steps_per_epoch:
@@ -285,5 +291,5 @@ def _fit(recipe: Recipe, choices: list[Choice], speed: Speed, seconds: float) ->
         recipe = fit_to_budget(recipe, speed, seconds, used_share=1.0)
         recipe = replace(recipe, validate_every=min(recipe.validate_every, recipe.epochs))
         epochs = recipe.epochs
-    fitted = Choice("epochs", str(recipe.epochs), reason, "measured here", changes={"epochs": recipe.epochs})
+    fitted = Choice("epochs", str(recipe.epochs), reason, found, changes={"epochs": recipe.epochs})
     return recipe, [fitted if choice.what == "epochs" else choice for choice in choices], epochs

@@ -82,4 +82,4 @@ def plan(
         "--data-root": data_root,
     }
     flags = [word for flag, value in given.items() if value for word in (flag, str(value))]
-    terminal.show_plan(planned, [data, *(settings or []), *flags], save, why)
+    terminal.show_plan(planned, [data, *(settings or []), *flags], save, why, device)

@@ -32,10 +32,10 @@ def pretraining_lines(plan: "Plan") -> list[str]:
     return [f"planned: {chosen}", *(f"warning: {line}" for line in plan.warnings)]
 
 
-def show_plan(plan: "Plan", words: list[str], saved: Path | None, why: bool) -> None:
+def show_plan(plan: "Plan", words: list[str], saved: Path | None, why: bool, device: str | None = None) -> None:
     """What is in the data, what would be trained, time and accuracy, what is wrong, and what to do next; with `why`, the reasons.
 
-    `words` are those of the command, without its name.
+    `words` are those of the command, without its name; `device` is one that is elsewhere, as it was called there.
     """
     rows = _survey_rows(plan.survey) if why else [*count_rows(plan.survey), *_problems(plan.survey)]
     for what, text in rows:
@@ -66,11 +66,15 @@ def show_plan(plan: "Plan", words: list[str], saved: Path | None, why: bool) -> 
     command = shlex.join(words)
     # A recipe says nothing of the precision, and the time above is for this one.
     half = ["--precision", plan.precision] if plan.precision != "no" else []
-    print_line(f"next: vitling train {shlex.join([words[0], '--recipe', str(saved), *half]) if saved else command}")
+    there = f"    (on {plan.device}; here it plans for this machine)" if device and not saved else ""
+    print_line(
+        f"next: vitling train {shlex.join([words[0], '--recipe', str(saved), *half]) if saved else command}{there}"
+    )
+    again = shlex.join([*words, *(["--device", device] if device else [])])
     if not why:
-        print_line(f"why:  vitling plan {command} --why")
+        print_line(f"why:  vitling plan {again} --why")
     elif not saved:
-        print_line(f"      vitling plan {command} --save recipe.yaml    (to change it first)")
+        print_line(f"      vitling plan {again} --save recipe.yaml    (to change it first)")
 
 
 def _choice_rows(plan: "Plan") -> list[tuple[str, str]]:
