@@ -157,6 +157,20 @@ def test_another_seed_holds_out_images_that_a_teacher_knows_and_the_same_one_doe
     assert all("has learnt from the validation images" in note for note in notes.values())
 
 
+def test_an_ensemble_says_what_unlabelled_images_show(ensemble, tmp_path):
+    moved = np.roll(open_dataset("digits").splits["test"].array[:60], 1, axis=1)
+    np.savez(tmp_path / "loose.npz", train_images=moved)
+    args = {"teacher": str(ensemble.path), "unlabelled": str(tmp_path / "loose.npz"), "confidence": 0.2}
+    student = public.train(
+        replace(SHORT, method="self_training", method_args=args), tmp_path / "student", settings=ALONE
+    )
+    labels = load_file(student.path / "soft_labels.safetensors")["soft_labels"]
+    answers = public.Predictor(ensemble.path).probabilities(list(moved[..., 0]))  # calibrated, of all its networks
+    sure = answers[answers.max(axis=1) >= 0.2]
+    torch.testing.assert_close(labels, torch.from_numpy(sure), rtol=1e-4, atol=1e-4)
+    assert "has learnt from the validation images" in student.validation_note
+
+
 def test_folds_of_grades_are_distilled_without_what_distillation_does_not_know(tmp_path):
     rng = np.random.default_rng(0)
     pixels = rng.integers(0, 256, (40, 8, 8), dtype=np.uint8)
