@@ -147,13 +147,10 @@ class _Folds:
 
     def distill_joined(self) -> None:
         """One network of the same size that learns from the ensemble as well."""
-        others = (
-            ""
-            if self.recipe.method in ("supervised", "distillation")
-            else f"; method={self.recipe.method} is of the folds alone"
-        )
-        self.callback.log(f"one network learns from the labels and from the ensemble{others}")
         recipe = taught_by(self.recipe, str(self.run.path.absolute()))
+        known = self.recipe.method in (Recipe.method, recipe.method)
+        others = "" if known else f"; method={self.recipe.method} is of the folds alone"
+        self.callback.log(f"one network learns from the labels and from the ensemble{others}")
         self._train(_seen_as(recipe, self.run.preprocessing()), DISTILLED)
 
     def _train(self, recipe: Recipe, folder: str, *, first: bool = False) -> Run:
