@@ -102,11 +102,8 @@ def find_machine(text: str) -> Machine:
     """A device by its name, such as "cuda:a100"; steps are worked out from multiply-adds."""
     name = text.rpartition(":")[2].lower()
     if name not in DEVICES:
-        raise UserError(
-            f"unknown device '{text}'. {did_you_mean(name, DEVICES, show=0)} Known are {', '.join(DEVICES)}.".replace(
-                "  ", " "
-            )
-        )
+        near = did_you_mean(name, DEVICES, show=0)
+        raise UserError(f"unknown device '{text}'. {f'{near} ' if near else ''}Known are {', '.join(DEVICES)}.")
     device = DEVICES[name]
 
     def step(candidate: Candidate) -> float:
